@@ -25,7 +25,7 @@ def states(told_ms: float | None, traffic: bool = False) -> set[str]:
     """What host1 is called beside a neighbour, when the balancer says that its requests take so long."""
     judge = new_judge()
     cluster = Cluster(traffic=traffic, sched=False, rich=True, seed=5)
-    found = []
+    states = []
     for now_s, samples in cluster.run(40.0):
         loud = now_s > 30.0
         cluster.hosts["host1"].neighbour = 0.9 * loud
@@ -33,8 +33,8 @@ def states(told_ms: float | None, traffic: bool = False) -> set[str]:
             judge.report_balancer_latency(
                 now_s, {"host1": told_ms if loud else 3.0, "host2": 3.1, "host3": 2.9, "other": 1.0}
             )
-        found += [one.state for one in judge.tick(now_s, samples) if one.node == "host1" and loud]
-    return set(found)
+        states += [verdict.state for verdict in judge.tick(now_s, samples) if verdict.node == "host1" and loud]
+    return set(states)
 
 
 def test_it_bears_a_cause_out_and_is_none_itself() -> None:

@@ -136,12 +136,12 @@ def test_noise_is_made_recorded_and_trained_on_and_the_model_is_installed_when_t
     assert "Begin? [y/N]" in done.output
     recordings = [read(path) for path in sorted(out.glob("*.parquet"))]
     assert len(recordings) == 1
-    for one in recordings:
-        assert [(label.node, label.kind, label.intensity) for label in one.labels] == [
+    for recording in recordings:
+        assert [(label.node, label.kind, label.intensity) for label in recording.labels] == [
             ("host1", "dcopy", 0.5),
             ("host1", "dcopy", 1.0),
         ]
-        assert all(3.5 < label.end_unix_s - label.start_unix_s < 60 for label in one.labels)
+        assert all(3.5 < label.end_unix_s - label.start_unix_s < 60 for label in recording.labels)
     assert "<svg" in (out / "report.html").read_text()
     installed = tmp_path / "state" / "model.skops"
     model = tree.load(installed)
@@ -164,8 +164,10 @@ def test_a_limit_stops_the_noise_at_once_and_nothing_is_trained(live: Site, tmp_
     assert "> 25 ms; recorded so far: " in done.output
     assert time.monotonic() - begin_s < 150
     assert gone(int(keep.read_text())), "the noise command has been ended"
-    (one,) = [read(path) for path in out.glob("*.parquet")]
-    assert [label.intensity for label in one.labels] == [0.5], "what was made is labelled, also when it was broken off"
+    (recording,) = [read(path) for path in out.glob("*.parquet")]
+    assert [label.intensity for label in recording.labels] == [0.5], (
+        "what was made is labelled, also when it was broken off"
+    )
     assert not (out / "model.skops").exists()
 
 
@@ -221,8 +223,8 @@ def test_what_cannot_be_is_refused_before_any_noise(
 
 
 def test_commands_are_words_and_no_shell_reads_them() -> None:
-    found = argv_of("ssh {node} stress-ng --cpu-load {percent} '{seconds} s; rm'", "web1", 0.25, 20.0)
-    assert found == ["ssh", "web1", "stress-ng", "--cpu-load", "25", "20 s; rm"]
+    argv = argv_of("ssh {node} stress-ng --cpu-load {percent} '{seconds} s; rm'", "web1", 0.25, 20.0)
+    assert argv == ["ssh", "web1", "stress-ng", "--cpu-load", "25", "20 s; rm"]
     with pytest.raises(CalibrationError, match="what can be filled in"):
         argv_of("x '", "n", 1.0, 1.0)
 

@@ -39,7 +39,7 @@ class Server:
         rps_error_share: float = 0.0,
     ) -> Capacity:
         """A load of so much of the calm capacity for so long; unless said otherwise as processor sharing has it."""
-        found = None
+        estimate = None
         for _ in range(round(seconds / 0.2)):
             self._now_s += 0.2
             rps = float(self._random.poisson(load * self.capacity_rps * 0.2) / 0.2)
@@ -54,40 +54,42 @@ class Server:
                 rps_error_share=rps_error_share,
                 steal=self.steal,
             )
-            found = self.filter.update(np.zeros(1, np.int64), sample, np.array([not neighbour]), np.array([neighbour]))
-        assert found is not None
-        return found
+            estimate = self.filter.update(
+                np.zeros(1, np.int64), sample, np.array([not neighbour]), np.array([neighbour])
+            )
+        assert estimate is not None
+        return estimate
 
 
 def test_requests_over_utilisation_at_low_load_is_no_capacity_but_with_the_curve_it_is() -> None:
     server = Server()
-    found = server.feed(60.0, 0.3)
+    estimate = server.feed(60.0, 0.3)
     assert 1.0 / (1.0 + WAKE / 1.5) < 0.85, "what the ratio alone says"
-    assert found.rps[0] == pytest.approx(CAPACITY_RPS, rel=0.1)
-    assert found.lost[0] == 0.0
+    assert estimate.rps[0] == pytest.approx(CAPACITY_RPS, rel=0.1)
+    assert estimate.lost[0] == 0.0
 
 
 @pytest.mark.parametrize("wake", [0.05, 0.7])
 def test_loads_that_differ_teach_what_a_wake_up_costs(wake: float) -> None:
     server = Server(wake=wake)
     for load in (0.1, 0.8, 0.2, 0.9):
-        found = server.feed(10.0, load)
-    assert found.rps[0] == pytest.approx(CAPACITY_RPS, rel=0.1)
+        estimate = server.feed(10.0, load)
+    assert estimate.rps[0] == pytest.approx(CAPACITY_RPS, rel=0.1)
 
 
 def test_wake_ups_are_next_to_nothing_to_a_slow_application() -> None:
     slow_rps = 17.0
     wake = Parameters().wake_ms / (1e3 * CORES / slow_rps)
-    found = Server(slow_rps, wake).feed(40.0, 0.3)
-    assert found.rps[0] == pytest.approx(slow_rps, rel=0.2)
+    estimate = Server(slow_rps, wake).feed(40.0, 0.3)
+    assert estimate.rps[0] == pytest.approx(slow_rps, rel=0.2)
 
 
 def test_a_fast_machine_is_known_at_once() -> None:
     """A request costs as much CPU time as a wake-up does elsewhere: that it is nothing but a wake-up cannot be."""
     rps = 1.05e3 * CORES / Parameters().wake_ms
-    found = Server(rps, wake=0.2).feed(2.0, 0.3)
-    assert found.rps[0] == pytest.approx(rps, rel=0.25)
-    assert found.stderr_rps[0] < 0.3 * found.rps[0]
+    estimate = Server(rps, wake=0.2).feed(2.0, 0.3)
+    assert estimate.rps[0] == pytest.approx(rps, rel=0.25)
+    assert estimate.stderr_rps[0] < 0.3 * estimate.rps[0]
 
 
 def test_at_low_load_the_capacity_is_less_sure() -> None:
@@ -99,9 +101,9 @@ def test_at_low_load_the_capacity_is_less_sure() -> None:
 @pytest.mark.parametrize("load", [0.03, 0.01])
 def test_a_server_that_hardly_works_has_a_capacity_too(load: float) -> None:
     """What it uses beside its requests makes that too small."""
-    found = Server().feed(20.0, load, utilisation=load + 0.01)
-    assert 0.3 * CAPACITY_RPS < found.rps[0] < 1.1 * CAPACITY_RPS
-    assert found.rps[0] + 2.0 * found.stderr_rps[0] > CAPACITY_RPS
+    estimate = Server().feed(20.0, load, utilisation=load + 0.01)
+    assert 0.3 * CAPACITY_RPS < estimate.rps[0] < 1.1 * CAPACITY_RPS
+    assert estimate.rps[0] + 2.0 * estimate.stderr_rps[0] > CAPACITY_RPS
 
 
 def test_a_limit_that_a_machine_is_not_told_of_is_reckoned_with_and_remembered_once_it_was_met() -> None:
@@ -133,18 +135,18 @@ def test_two_of_three_errors_lie_within_one_standard_error() -> None:
     within = []
     for seed in range(40):
         server = Server(wake=max(0.0, float(random.normal(prior.wake, prior.wake_sd))), seed=seed)
-        found = server.feed(10.0, 0.3)
+        estimate = server.feed(10.0, 0.3)
         law = random.normal(0.0, prior.law_sd) * CAPACITY_RPS
-        within.append(abs(found.rps[0] - CAPACITY_RPS + law) <= found.stderr_rps[0])
+        within.append(abs(estimate.rps[0] - CAPACITY_RPS + law) <= estimate.stderr_rps[0])
     assert 0.5 < np.mean(within) < 0.95
 
 
 def test_completions_while_requests_wait_are_the_capacity_without_any_counter() -> None:
     server = Server()
     server.feed(30.0, 0.5)
-    found = server.feed(12.0, 0.4, neighbour=True, rt_mean_ms=800.0, run_delay_per_cpu=20.0, utilisation=math.nan)
-    assert found.rps[0] == pytest.approx(0.4 * CAPACITY_RPS, rel=0.2)
-    assert found.lost[0] == pytest.approx(0.6, abs=0.1)
+    estimate = server.feed(12.0, 0.4, neighbour=True, rt_mean_ms=800.0, run_delay_per_cpu=20.0, utilisation=math.nan)
+    assert estimate.rps[0] == pytest.approx(0.4 * CAPACITY_RPS, rel=0.2)
+    assert estimate.lost[0] == pytest.approx(0.6, abs=0.1)
 
 
 def test_requests_that_wait_for_something_else_than_a_cpu_say_nothing_of_it() -> None:
@@ -170,8 +172,8 @@ def test_run_delay_beside_a_neighbour_suggests_a_loss_that_more_of_the_same_does
 def test_what_is_served_well_beside_a_neighbour_is_a_floor_that_fades() -> None:
     server = Server()
     server.feed(30.0, 0.5)
-    found = server.feed(10.0, 0.8, neighbour=True, rt_mean_ms=6.0, run_delay_per_cpu=40.0)
-    assert found.rps[0] > 0.78 * CAPACITY_RPS
+    estimate = server.feed(10.0, 0.8, neighbour=True, rt_mean_ms=6.0, run_delay_per_cpu=40.0)
+    assert estimate.rps[0] > 0.78 * CAPACITY_RPS
     faded = server.feed(60.0, 0.05, neighbour=True, rt_mean_ms=6.0, run_delay_per_cpu=40.0)
     assert faded.rps[0] < 0.7 * CAPACITY_RPS
 
@@ -198,19 +200,19 @@ def test_peers_stand_in_without_a_standard_error_until_a_node_has_its_own() -> N
     two.resize(2)
     yes, no, slots = np.ones(2, dtype=bool), np.zeros(2, dtype=bool), np.arange(2)
     for tick in range(60):
-        found = two.update(slots, columns([240.0, 0.0], [0.45, 0.0], time_unix_s=0.2 * tick), yes, no)
-    assert found.rps[1] == pytest.approx(found.rps[0], rel=0.01)
-    assert np.isnan(found.stderr_rps).tolist() == [False, True]
+        estimate = two.update(slots, columns([240.0, 0.0], [0.45, 0.0], time_unix_s=0.2 * tick), yes, no)
+    assert estimate.rps[1] == pytest.approx(estimate.rps[0], rel=0.01)
+    assert np.isnan(estimate.stderr_rps).tolist() == [False, True]
 
 
 def test_a_server_of_which_nothing_is_known_has_no_capacity() -> None:
-    one = CapacityFilter()
-    one.resize(1)
+    alone = CapacityFilter()
+    alone.resize(1)
     yes, no, slots = np.ones(1, dtype=bool), np.zeros(1, dtype=bool), np.arange(1)
     for tick in range(60):
-        found = one.update(slots, columns([math.nan], [math.nan], time_unix_s=0.2 * tick), yes, no)
-    assert np.isnan([found.rps[0], found.stderr_rps[0], found.calm_rps[0]]).all()
-    assert found.lost[0] == 0.0
+        estimate = alone.update(slots, columns([math.nan], [math.nan], time_unix_s=0.2 * tick), yes, no)
+    assert np.isnan([estimate.rps[0], estimate.stderr_rps[0], estimate.calm_rps[0]]).all()
+    assert estimate.lost[0] == 0.0
 
 
 def test_an_absent_value_spoils_nothing_that_comes_after_it() -> None:
@@ -218,8 +220,8 @@ def test_an_absent_value_spoils_nothing_that_comes_after_it() -> None:
     server.feed(10.0, 0.4)
     absent = {name: np.full(1, math.nan) for name in columns([0.0], [0.0], time_unix_s=0.0)}
     server.filter.update(np.zeros(1, np.int64), absent, np.ones(1, dtype=bool), np.zeros(1, dtype=bool))
-    found = server.feed(20.0, 0.4)
-    assert found.rps[0] == pytest.approx(CAPACITY_RPS, rel=0.15)
+    estimate = server.feed(20.0, 0.4)
+    assert estimate.rps[0] == pytest.approx(CAPACITY_RPS, rel=0.15)
     assert np.isfinite(server.filter._mean).all()
     assert np.isfinite(server.filter._covariance).all()
 

@@ -54,7 +54,7 @@ def until(judge: Judge, cluster: Cluster, state: str, limit_s: float, dice: rand
     """Seconds until host1 is in a state; `dice`: its signals glitch."""
     begin_s = cluster.now_s
     for now_s, samples in cluster.run(limit_s):
-        given = [glitching(one, dice) if dice and one.node == "host1" else one for one in samples]
+        given = [glitching(sample, dice) if dice and sample.node == "host1" else sample for sample in samples]
         if any((verdict.node, verdict.state) == ("host1", state) for verdict in judge.tick(now_s, given)):
             return now_s - begin_s
     raise AssertionError(f"host1 is not {state} after {limit_s:g} s")
@@ -87,7 +87,7 @@ def test_a_drained_server_whose_signals_glitch_is_calm_within_ten_seconds(seed: 
     dice = random.Random(seed)
     assert until(judge, cluster, "calm", 10.0, dice) <= 10.0
     for now_s, samples in cluster.run(60.0):
-        given = [glitching(one, dice) if one.node == "host1" else one for one in samples]
+        given = [glitching(sample, dice) if sample.node == "host1" else sample for sample in samples]
         assert all(verdict.state == "calm" for verdict in judge.tick(now_s, given)), "and it stays so"
 
 
@@ -95,12 +95,12 @@ def test_random_moments_alone_hold_a_drained_server_until_they_are_calm() -> Non
     judge, cluster, share = new_judge(), Cluster(seed=1, rich=True), 0.0
 
     def states(seconds: float) -> list[tuple[float, State]]:
-        found = []
+        verdicts_at = []
         for now_s, samples in cluster.run(seconds):
-            given = [with_moments(one, share if one.node == "host1" else 0.0) for one in samples]
+            given = [with_moments(sample, share if sample.node == "host1" else 0.0) for sample in samples]
             verdicts = {verdict.node: verdict.state for verdict in judge.tick(now_s, given)}
-            found += [(now_s, verdicts["host1"])] if "host1" in verdicts else []
-        return found
+            verdicts_at += [(now_s, verdicts["host1"])] if "host1" in verdicts else []
+        return verdicts_at
 
     states(8.0)
     cluster.hosts["host1"].neighbour = 0.9

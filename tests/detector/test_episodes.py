@@ -62,13 +62,13 @@ class Run:
     """Steps a machine tick by tick."""
 
     def __init__(self, calm_dwell_s: float = DWELL_S) -> None:
-        self.one = OneMachine(calm_dwell_s, 0.0, 1000.0)
-        self.machines = self.one.machines
+        self.single = OneMachine(calm_dwell_s, 0.0, 1000.0)
+        self.machines = self.single.machines
         self.now_s = 0.0
 
     @property
     def state(self) -> State:
-        return self.one.state
+        return self.single.state
 
     def step(
         self,
@@ -79,7 +79,7 @@ class Run:
         covers_s: float = PERIOD_S,
     ) -> Status:
         self.now_s += covers_s
-        return self.one.step(self.now_s, 1000.0 + self.now_s, seen, low_traffic=low_traffic, shows=shows)
+        return self.single.step(self.now_s, 1000.0 + self.now_s, seen, low_traffic=low_traffic, shows=shows)
 
     def until(
         self,
@@ -122,13 +122,13 @@ def test_an_episode_begins_when_the_evidence_reaches_the_threshold() -> None:
 
 def levels(run: Run, *ticks: int | None, weight: float = 1.0) -> list[State]:
     """States after ticks of interference of these levels; None is a calm tick."""
-    found: list[State] = []
+    states: list[State] = []
     for level in ticks:
         run.now_s += PERIOD_S
         seen: State = "calm" if level is None else "interference"
-        status = run.one.step(run.now_s, 1000.0 + run.now_s, seen, level=level or 0, weight=weight)
-        found.append(status.state)
-    return found
+        status = run.single.step(run.now_s, 1000.0 + run.now_s, seen, level=level or 0, weight=weight)
+        states.append(status.state)
+    return states
 
 
 def test_clearer_ticks_are_needed_less_often() -> None:
@@ -178,10 +178,10 @@ def test_a_loud_tick_is_one_observation_and_a_quiet_one_all_that_it_covers() -> 
     seldom, often = Run(), Run()
     for run in (seldom, often):
         run.drained()
-    one = seldom.step("calm", low_traffic=True, shows=QUIET_SIGNAL, covers_s=1.0)
+    seldom_status = seldom.step("calm", low_traffic=True, shows=QUIET_SIGNAL, covers_s=1.0)
     five = [often.step("calm", low_traffic=True, shows=QUIET_SIGNAL) for _ in range(5)][-1]
-    assert one.why == five.why
-    assert one.why.startswith("the episode goes on: ")
+    assert seldom_status.why == five.why
+    assert seldom_status.why.startswith("the episode goes on: ")
 
 
 @pytest.mark.parametrize("low_traffic", [True, False])
@@ -406,8 +406,8 @@ def test_what_is_no_neighbour_ends_where_the_requests_end(state: State) -> None:
     run = Run()
     run.until(state, state)
     for _ in range(round(20.0 / PERIOD_S)):
-        found = run.step("calm", low_traffic=True)
-    assert found.state == "calm"
+        status = run.step("calm", low_traffic=True)
+    assert status.state == "calm"
 
 
 @settings(max_examples=40, deadline=None)
@@ -442,9 +442,9 @@ def step_together_and_alone(ticks: list[tuple[State, State, State, bool, Shows]]
             signs=signs(shows, shows, shows),
         )
         for slot, state in enumerate(seen):
-            one = alone[slot].step(now_s, 1000.0 + now_s, state, low_traffic=low_traffic, shows=shows)
-            assert (STATES[steps.state[slot]], steps.episode[slot]) == (one.state, one.episode)
-            assert episode_reason(steps, slot, (*SIGNS, SIGNAL)) == one.why
+            status = alone[slot].step(now_s, 1000.0 + now_s, state, low_traffic=low_traffic, shows=shows)
+            assert (STATES[steps.state[slot]], steps.episode[slot]) == (status.state, status.episode)
+            assert episode_reason(steps, slot, (*SIGNS, SIGNAL)) == status.why
 
 
 # --- a server that was relieved

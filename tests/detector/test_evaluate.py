@@ -48,7 +48,7 @@ def verdict(at_s: float, state: State, node: str = "n1", p95: float = 5.0) -> Ve
 
 
 def recording(*labels: Label) -> Recording:
-    samples = [Sample(1, node, "web", FIRE_S + at, "b", 0, 0.2) for node in ("n1", "n2") for at in (0, 100)]
+    samples = [Sample(1, node, "web", FIRE_S + at_s, "b", 0, 0.2) for node in ("n1", "n2") for at_s in (0, 100)]
     return Recording(samples, list(labels), "", "", ["n1", "n2"])
 
 
@@ -60,32 +60,33 @@ def test_noises_delays_episodes_and_hours_are_counted() -> None:
     """One found after 2 s, one missed, one false episode on the other node, which also ends in an episode too soon."""
     labels = [label("n1", 10, 20), label("n1", 40, 50, "dcopy", 0.5)]
     ticks = [
-        verdict(at, "interference" if 12 <= at < 21 else "calm", p95=9.0 if 10 <= at < 20 else 5.0) for at in range(101)
+        verdict(at_s, "interference" if 12 <= at_s < 21 else "calm", p95=9.0 if 10 <= at_s < 20 else 5.0)
+        for at_s in range(101)
     ]
-    ticks += [verdict(at, "interference" if 70 <= at < 75 else "calm", "n2") for at in range(101)]
-    found = score(recording(*labels), ticks).as_dict()
-    assert (found["noises"], found["missed"], found["recall"]) == (2, 1, 0.5)
-    assert (found["false_episodes"], found["precision"]) == (1, 0.5)
-    assert found["detection_delay_median_s"] == 2.0
-    assert found["delays_s"] == [2.0]
-    assert found["felt"]["noises"] == 1, "only one raised the response time"
-    assert found["by_noise"]["cpu"]["1"] == {
+    ticks += [verdict(at_s, "interference" if 70 <= at_s < 75 else "calm", "n2") for at_s in range(101)]
+    scores = score(recording(*labels), ticks).as_dict()
+    assert (scores["noises"], scores["missed"], scores["recall"]) == (2, 1, 0.5)
+    assert (scores["false_episodes"], scores["precision"]) == (1, 0.5)
+    assert scores["detection_delay_median_s"] == 2.0
+    assert scores["delays_s"] == [2.0]
+    assert scores["felt"]["noises"] == 1, "only one raised the response time"
+    assert scores["by_noise"]["cpu"]["1"] == {
         "noises": 1, "missed": 0, "recall": 1.0, "recall_interval": [0.025, 1.0], "detection_delay_median_s": 2.0,
         "detection_delay_p95_s": 2.0,
     }  # fmt: skip
-    assert found["by_noise"]["dcopy"]["0.5"]["missed"] == 1
-    assert found["by_kind"]["cpu"]["felt"]["recall"] == 1.0
-    assert (found["by_kind"]["dcopy"]["missed"], found["by_kind"]["dcopy"]["felt"]["noises"]) == (1, 0)
-    assert found["by_kind"]["cpu"]["harm_median"] == pytest.approx(1.8)
-    assert found["false_during"] == {"nothing": 1}
-    assert found["disturbances"] == {"nothing": {"node_s": 180.0, "false_episodes": 1}}
+    assert scores["by_noise"]["dcopy"]["0.5"]["missed"] == 1
+    assert scores["by_kind"]["cpu"]["felt"]["recall"] == 1.0
+    assert (scores["by_kind"]["dcopy"]["missed"], scores["by_kind"]["dcopy"]["felt"]["noises"]) == (1, 0)
+    assert scores["by_kind"]["cpu"]["harm_median"] == pytest.approx(1.8)
+    assert scores["false_during"] == {"nothing": 1}
+    assert scores["disturbances"] == {"nothing": {"node_s": 180.0, "false_episodes": 1}}
     hours = (200 - 20) / 3600
-    assert found["calm_node_hours"] == pytest.approx(hours, abs=1e-4)
-    assert found["false_episodes_per_node_day"] == pytest.approx(24 / hours, rel=0.01)
-    assert found["confusion"]["interference"] == {
+    assert scores["calm_node_hours"] == pytest.approx(hours, abs=1e-4)
+    assert scores["false_episodes_per_node_day"] == pytest.approx(24 / hours, rel=0.01)
+    assert scores["confusion"]["interference"] == {
         "calm": 12, "interference": 8, "overload": 0, "all_slow": 0, "unknown": 0,
     }  # fmt: skip
-    assert found["confusion"]["calm"]["interference"] == 5, "a tick just after a noise counts neither way"
+    assert scores["confusion"]["calm"]["interference"] == 5, "a tick just after a noise counts neither way"
 
 
 @pytest.mark.parametrize(
@@ -101,10 +102,11 @@ def test_a_server_that_was_slow_to_its_users_was_not_called_slow_falsely(
     for state in ("slow", "interference"):
         word: State = "slow" if state == "slow" else "interference"
         ticks = [
-            verdict(at, word if 51 <= at < 62 else "calm", p95=own_ms if 50 <= at < 60 else 5.0) for at in range(101)
+            verdict(at_s, word if 51 <= at_s < 62 else "calm", p95=own_ms if 50 <= at_s < 60 else 5.0)
+            for at_s in range(101)
         ]
         if peers_ms is not None:
-            ticks += [verdict(at, "calm", "n2", p95=peers_ms if 50 <= at < 60 else 5.0) for at in range(101)]
+            ticks += [verdict(at_s, "calm", "n2", p95=peers_ms if 50 <= at_s < 60 else 5.0) for at_s in range(101)]
         scores = score(recording(label("*", 10, 60, "deploy"), backup), ticks)
         true = is_slow and state == "slow"
         assert (scores.slow_during, scores.false_during) == (
@@ -115,19 +117,19 @@ def test_a_server_that_was_slow_to_its_users_was_not_called_slow_falsely(
 
 def test_a_second_of_slow_answers_makes_no_slow_server() -> None:
     ticks = [
-        verdict(at / 5, "slow" if 252 <= at < 262 else "calm", p95=20.0 if 250 <= at < 255 else 5.0)
-        for at in range(500)
+        verdict(number / 5, "slow" if 252 <= number < 262 else "calm", p95=20.0 if 250 <= number < 255 else 5.0)
+        for number in range(500)
     ]
-    ticks += [verdict(at / 5, "calm", "n2") for at in range(500)]
+    ticks += [verdict(number / 5, "calm", "n2") for number in range(500)]
     assert score(recording(), ticks).false_during == {"nothing": 1}
 
 
 def test_a_recall_has_its_exact_interval() -> None:
     """The ends are where the share found has a chance of 2.5% to be as high, and as low, as it was."""
     assert share_interval(0, 0) is None
-    found = share_interval(40, 47)
-    assert found is not None
-    low, high = found
+    interval = share_interval(40, 47)
+    assert interval is not None
+    low, high = interval
     assert low < 40 / 47 < high
     at_least = sum(comb(47, k) * low**k * (1 - low) ** (47 - k) for k in range(40, 48))
     at_most = sum(comb(47, k) * high**k * (1 - high) ** (47 - k) for k in range(41))
@@ -139,9 +141,9 @@ def test_a_rate_of_false_episodes_has_its_exact_interval() -> None:
     """None in half a day shows at most 7.4 a day; two in half a day show that there are some."""
     assert rate_interval(0, 0.0) is None
     assert rate_interval(0, 0.5) == [0.0, pytest.approx(-log(0.025) / 0.5, abs=0.01)]
-    found = rate_interval(2, 0.5)
-    assert found is not None
-    below, above = found[0] * 0.5, found[1] * 0.5
+    interval = rate_interval(2, 0.5)
+    assert interval is not None
+    below, above = interval[0] * 0.5, interval[1] * 0.5
     assert 1 - exp(-below) * (1 + below) == pytest.approx(0.025, rel=0.05)
     assert exp(-above) * (1 + above + above**2 / 2) == pytest.approx(0.025, rel=0.05)
 
@@ -149,44 +151,44 @@ def test_a_rate_of_false_episodes_has_its_exact_interval() -> None:
 def test_all_five_states_are_distinguished() -> None:
     labels = [label("*", 10, 20, "overload"), label("*", 30, 40, "slow_database"), label("*", 50, 60, "deploy")]
     states: dict[int, State] = {15: "overload", 35: "all_slow", 55: "calm", 80: "unknown"}
-    found = score(recording(*labels), [verdict(at, state) for at, state in states.items()]).as_dict()
-    assert found["confusion"]["overload"]["overload"] == 1
-    assert found["confusion"]["all_slow"]["all_slow"] == 1
-    assert found["confusion"]["calm"] == {"calm": 1, "interference": 0, "overload": 0, "all_slow": 0, "unknown": 1}
-    assert (found["noises"], found["false_episodes"]) == (0, 0)
+    scores = score(recording(*labels), [verdict(at_s, state) for at_s, state in states.items()]).as_dict()
+    assert scores["confusion"]["overload"]["overload"] == 1
+    assert scores["confusion"]["all_slow"]["all_slow"] == 1
+    assert scores["confusion"]["calm"] == {"calm": 1, "interference": 0, "overload": 0, "all_slow": 0, "unknown": 1}
+    assert (scores["noises"], scores["false_episodes"]) == (0, 0)
 
 
 def test_how_long_each_disturbance_was_done_to_nodes_stands_beside_its_false_episodes() -> None:
     labels = [label("*", 10, 20, "deploy"), label("n2", 60, 90, "reload")]
     ticks = [
-        verdict(at, "interference" if node == "n2" and 70 <= at < 75 else "calm", node)
+        verdict(at_s, "interference" if node == "n2" and 70 <= at_s < 75 else "calm", node)
         for node in ("n1", "n2")
-        for at in range(101)
+        for at_s in range(101)
     ]
-    found = score(recording(*labels), ticks).as_dict()["disturbances"]
-    assert found["deploy"] == {"node_s": 20.0, "false_episodes": 0}
-    assert found["reload"] == {"node_s": 30.0, "false_episodes": 1}
-    assert found["nothing"] == {"node_s": 150.0, "false_episodes": 0}
+    disturbances = score(recording(*labels), ticks).as_dict()["disturbances"]
+    assert disturbances["deploy"] == {"node_s": 20.0, "false_episodes": 0}
+    assert disturbances["reload"] == {"node_s": 30.0, "false_episodes": 1}
+    assert disturbances["nothing"] == {"node_s": 150.0, "false_episodes": 0}
 
 
 def test_a_noise_within_a_label_of_the_pool_is_still_a_noise() -> None:
-    one = recording(label("*", 0, 90, "flash_crowd"), label("n1", 10, 20))
-    assert (one.truth("n1", FIRE_S + 15), one.kind("n1", FIRE_S + 15)) == ("interference", "cpu")
-    assert (one.truth("n2", FIRE_S + 15), one.kind("n2", FIRE_S + 15)) == ("calm", "flash_crowd")
+    labelled = recording(label("*", 0, 90, "flash_crowd"), label("n1", 10, 20))
+    assert (labelled.truth("n1", FIRE_S + 15), labelled.kind("n1", FIRE_S + 15)) == ("interference", "cpu")
+    assert (labelled.truth("n2", FIRE_S + 15), labelled.kind("n2", FIRE_S + 15)) == ("calm", "flash_crowd")
 
 
 def test_the_command_prints_scores_and_json(recordings: Path, trained: tuple[Path, Path, str]) -> None:
     run = CliRunner().invoke(commands.detector, ["evaluate", str(recordings), "--model", str(trained[0]), "--json"])
     assert run.exit_code == 0, run.output
-    found = json.loads(run.output)
-    assert (found["model"], found["noises"], found["false_episodes"]) == ("m", 6, 0)
-    assert set(found["by_noise"]) == {"cpu", "dcopy", "llcprobe", "disk"}
-    assert found["trained_on"] == ["cpu", "dcopy", "disk", "llcprobe"]
-    assert set(found["confusion"]) == {"calm", "interference", "overload", "all_slow"}
-    assert found["law"]["r2"] > 0.5
-    assert set(found["law"]["quadratic"]) == {"r2", "mean_absolute_error"}
-    one = str(recordings / "r0.parquet")
-    run = CliRunner().invoke(commands.detector, ["evaluate", one, "--model", str(trained[0])])
+    report = json.loads(run.output)
+    assert (report["model"], report["noises"], report["false_episodes"]) == ("m", 6, 0)
+    assert set(report["by_noise"]) == {"cpu", "dcopy", "llcprobe", "disk"}
+    assert report["trained_on"] == ["cpu", "dcopy", "disk", "llcprobe"]
+    assert set(report["confusion"]) == {"calm", "interference", "overload", "all_slow"}
+    assert report["law"]["r2"] > 0.5
+    assert set(report["law"]["quadratic"]) == {"r2", "mean_absolute_error"}
+    path = str(recordings / "r0.parquet")
+    run = CliRunner().invoke(commands.detector, ["evaluate", path, "--model", str(trained[0])])
     for words in (
         "m: 2 noises, 0 missed; found 1 (0.158 to 1, 95% sure)",
         "false episodes per node-day: 0 (0 to ",
@@ -216,10 +218,15 @@ def test_evaluate_refuses_what_is_no_recording_and_no_model(recordings: Path, tm
 
 def test_two_kinds_at_a_time_are_left_out_of_training_and_scored(trained: tuple[Path, Path, str]) -> None:
     left_out = tree.load(trained[0]).metadata["scores"]["kinds_left_out"]
-    assert {kind: one["left_out_with"] for kind, one in left_out.items()} == {
+    assert {kind: scores["left_out_with"] for kind, scores in left_out.items()} == {
         "cpu": ["dcopy"], "dcopy": ["cpu"], "disk": ["llcprobe"], "llcprobe": ["disk"],
     }  # fmt: skip
-    assert {kind: one["noises"] for kind, one in left_out.items()} == {"cpu": 2, "dcopy": 1, "disk": 2, "llcprobe": 1}
+    assert {kind: scores["noises"] for kind, scores in left_out.items()} == {
+        "cpu": 2,
+        "dcopy": 1,
+        "disk": 2,
+        "llcprobe": 1,
+    }
     assert "disk, never trained on: 2 noises, 0 missed" in trained[2]
     assert pairs_of(["a", "b", "c"]) == [("a", "b"), ("c", "a")]
 
@@ -240,9 +247,9 @@ def test_quadratic_terms_are_found_where_they_are() -> None:
     law = np.concatenate([terms, cpu[:, None]], axis=1)
     assert quadratic(law).shape == (400, 11)
     part = learn_of(law)
-    found = compare_laws([part], [part])
-    assert found["quadratic"]["r2"] > 0.99 > found["linear"]["r2"]
-    assert found["quadratic"]["mean_absolute_error"] < found["linear"]["mean_absolute_error"]
+    laws = compare_laws([part], [part])
+    assert laws["quadratic"]["r2"] > 0.99 > laws["linear"]["r2"]
+    assert laws["quadratic"]["mean_absolute_error"] < laws["linear"]["mean_absolute_error"]
 
 
 def learn_of(law: Floats) -> Learned:

@@ -42,10 +42,10 @@ def frame_after(cluster: Cluster, seconds: float) -> tuple[Frame, Sample]:
     fresh = np.ones(len(slots), dtype=bool)
     for _, samples in cluster.run(seconds):
         sample = samples[0]
-        at = np.array([slots[sample.node]])
-        rows = history.add(at, table(samples), np.array([sample.seq == 0]))
+        row = np.array([slots[sample.node]])
+        rows = history.add(row, table(samples), np.array([sample.seq == 0]))
         frame = features.compute(rows, fresh, ~fresh)
-        features.baselines.learn(at, frame.bins, frame.values)
+        features.baselines.learn(row, frame.bins, frame.values)
     return frame, sample
 
 
@@ -93,8 +93,8 @@ def test_the_features_are_the_two_most_remarkable_groups_of_signals_and_what_use
     """At its scale a signal counts 1, at the square of it 2."""
 
     def features(**signals: float) -> list[float]:
-        found: list[float] = hand_made([80.0], [0.3], **{"rt_p95": 1.0, **signals}).matrix[0].round(6).tolist()
-        return found
+        features_row: list[float] = hand_made([80.0], [0.3], **{"rt_p95": 1.0, **signals}).matrix[0].round(6).tolist()
+        return features_row
 
     run_delay, steal, cost, rt_p95 = (
         SIGNALS[INDEX[key]].scale for key in ("run_delay_per_cpu", "steal", "cpu_per_request", "rt_p95")
@@ -160,16 +160,16 @@ def test_how_late_the_canary_began_is_a_signal_with_its_longest_of_a_second_and_
     history = SampleWindows()
     history.resize(1)
     cluster = Cluster(names=("host1",))
-    found: list[tuple[float, float]] = []
+    lates: list[tuple[float, float]] = []
     for late_ms in (0.1, 24.0, 0.2, None):
         sample = cluster.sample("host1", 3.0)
         sample.canary = Canary(late_ms=late_ms)
         sample.absent["canary.late_ms"] = "the probe ran with the Sample, not at a moment of its own"
-        values = history.add(np.array([0]), table([sample]), np.array([not found])).values[0]
-        found.append((values[INDEX["late"]], values[INDEX["late_max"]]))
-    assert found[:3] == [(0.1, 0.1), (24.0, 24.0), (0.2, 24.0)]
-    assert np.isnan(found[3][0])
-    assert found[3][1] == 24.0
+        values = history.add(np.array([0]), table([sample]), np.array([not lates])).values[0]
+        lates.append((values[INDEX["late"]], values[INDEX["late_max"]]))
+    assert lates[:3] == [(0.1, 0.1), (24.0, 24.0), (0.2, 24.0)]
+    assert np.isnan(lates[3][0])
+    assert lates[3][1] == 24.0
     assert reason(SIGNALS[INDEX["late"]], sample.absent) == "the probe ran with the Sample, not at a moment of its own"
 
 
@@ -177,12 +177,12 @@ def test_pressure_of_the_servers_own_cgroup_comes_before_the_machines() -> None:
     history = SampleWindows()
     history.resize(1)
     sample = Cluster(names=("host1",)).sample("host1", 3.0)
-    found = []
+    pressures = []
     for pressure in (Pressure(cpu_some=0.9), Pressure(cpu_some=0.9, cgroup_cpu_some=0.0), Pressure()):
         sample.pressure = pressure
-        found.append(history.add(np.array([0]), table([sample]), np.array([True])).values[0, INDEX["cpu_pressure"]])
-    assert found[:2] == [0.9, 0.0]
-    assert np.isnan(found[2])
+        pressures.append(history.add(np.array([0]), table([sample]), np.array([True])).values[0, INDEX["cpu_pressure"]])
+    assert pressures[:2] == [0.9, 0.0]
+    assert np.isnan(pressures[2])
 
 
 def test_the_baseline_is_the_median_and_ignores_a_few_wild_values() -> None:
@@ -202,12 +202,12 @@ def test_baselines_are_kept_apart_by_load_and_the_nearest_load_speaks_for_one_no
     one_signal(baselines, "run_delay_per_cpu", [1.0] * 20, load_bin=2)
     one_signal(baselines, "run_delay_per_cpu", [4.0] * 20, load_bin=6)
     column = INDEX["run_delay_per_cpu"]
-    at = {number: baselines.reference(np.array([0]), np.array([number]))[0][0, column] for number in range(8)}
-    assert at[2] == 1.0
-    assert at[6] == 4.0
-    assert at[0] == at[1] == 1.0, "a quieter load than any seen is not expected to wait less"
-    assert 1.0 < at[3] < at[6], "a busier one is expected to wait more"
-    assert at[7] > 4.0
+    reference = {number: baselines.reference(np.array([0]), np.array([number]))[0][0, column] for number in range(8)}
+    assert reference[2] == 1.0
+    assert reference[6] == 4.0
+    assert reference[0] == reference[1] == 1.0, "a quieter load than any seen is not expected to wait less"
+    assert 1.0 < reference[3] < reference[6], "a busier one is expected to wait more"
+    assert reference[7] > 4.0
 
 
 def test_an_overload_says_nothing_about_waits_at_another_load() -> None:
@@ -319,12 +319,12 @@ def test_loads_fall_in_their_bins_and_an_unknown_load_in_the_lowest() -> None:
 )
 def test_the_median_of_the_others_is_what_it_says(values: list[float], data: st.DataObject) -> None:
     fit = np.array(data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values))))
-    found = _median_of_others(np.array(values)[:, None], fit, np.arange(len(values)))[:, 0]
+    medians = _median_of_others(np.array(values)[:, None], fit, np.arange(len(values)))[:, 0]
     for number in range(len(values)):
         others = sorted(
             value for other, value in enumerate(values) if other != number and fit[other] and value == value
         )
         if others:
-            assert found[number] == others[(len(others) - 1) // 2]
+            assert medians[number] == others[(len(others) - 1) // 2]
         else:
-            assert np.isnan(found[number])
+            assert np.isnan(medians[number])

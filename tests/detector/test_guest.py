@@ -34,9 +34,9 @@ def test_a_neighbour_of_a_guest_is_found_and_nothing_elsewhere(seed: int, shape:
     guests = Guests(shape, steal, seed)
     assert {verdict.state for verdict in verdicts(judge, guests, CALM_TICKS)} == {"calm"}
     guests.noisy = True
-    found = verdicts(judge, guests, NOISY_TICKS)
-    beside = [verdict for verdict in found if verdict.node == LOUD]
-    assert {verdict.state for verdict in found if verdict.node != LOUD} == {"calm"}
+    judged = verdicts(judge, guests, NOISY_TICKS)
+    beside = [verdict for verdict in judged if verdict.node == LOUD]
+    assert {verdict.state for verdict in judged if verdict.node != LOUD} == {"calm"}
     first = next(number for number, verdict in enumerate(beside) if verdict.state == "interference")
     assert (first + 1) * PERIOD_S <= WITHIN_S[steal], "the first Verdict, from the neighbour's first Sample on"
     assert Counter(verdict.state for verdict in beside)["interference"] >= NOISY_TICKS - first - 1

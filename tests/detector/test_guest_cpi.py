@@ -25,8 +25,8 @@ def test_twice_the_cycles_per_instruction_become_a_verdict_that_names_them() -> 
     ]
     calm, beside = (median(value for during, value in cpi if during is wanted) for wanted in (False, True))
     assert beside == 2 * calm
-    found = play(recording, Judge("web", stale_after_s=3.0, calm_dwell_s=2.0, model=load(SHIPPED)))
-    loud = [verdict for verdict in found if verdict.state == "interference"]
+    verdicts = play(recording, Judge("web", stale_after_s=3.0, calm_dwell_s=2.0, model=load(SHIPPED)))
+    loud = [verdict for verdict in verdicts if verdict.state == "interference"]
     assert {verdict.node for verdict in loud} == {NOISY}
     assert loud[0].time_unix_s > label.start_unix_s
     assert any("cycles per instruction (PMU)" in line for line in loud[0].path)

@@ -256,17 +256,19 @@ def test_the_same_samples_give_the_same_verdicts() -> None:
 def test_the_order_of_the_nodes_does_not_matter() -> None:
     def verdicts(names: list[str]) -> list[Verdict]:
         judge, cluster = new_judge(), Cluster(seed=2)
-        found: list[Verdict] = []
+        verdicts: list[Verdict] = []
         for step in range(60):
             batch = [cluster.sample(name, step * 0.2) for name in cluster.names]
             if step == 30:
                 cluster.hosts["host1"].neighbour = 0.9
-            found += judge.tick(step * 0.2 + 0.1, sorted(batch, key=lambda one: names.index(one.node)))
-        return sorted(found, key=lambda verdict: (verdict.time_unix_s, verdict.node))
+            verdicts += judge.tick(step * 0.2 + 0.1, sorted(batch, key=lambda sample: names.index(sample.node)))
+        return sorted(verdicts, key=lambda verdict: (verdict.time_unix_s, verdict.node))
 
     forth = verdicts(["host1", "host2", "host3"])
     back = verdicts(["host3", "host2", "host1"])
-    assert [(one.node, one.state, one.path) for one in forth] == [(one.node, one.state, one.path) for one in back]
+    assert [(verdict.node, verdict.state, verdict.path) for verdict in forth] == [
+        (verdict.node, verdict.state, verdict.path) for verdict in back
+    ]
     assert "interference" in states(forth, "host1")
 
 
@@ -286,12 +288,12 @@ def scaled(sample: messages.Sample, node: str, factor: float) -> messages.Sample
 @given(st.floats(1.0, 100.0), st.integers(0, 1000))
 def test_scaling_all_nodes_alike_never_yields_interference(factor: float, seed: int) -> None:
     judge, cluster = new_judge(), Cluster(names=("host1",), seed=seed)
-    found = []
+    verdicts = []
     for step in range(60):
         sample = cluster.sample("host1", step * 0.2)
         alike = [scaled(sample, node, 1.0 if step < 40 else factor) for node in ("host1", "host2", "host3")]
-        found += judge.tick(step * 0.2 + 0.1, alike)
-    assert "interference" not in states(found)
+        verdicts += judge.tick(step * 0.2 + 0.1, alike)
+    assert "interference" not in states(verdicts)
 
 
 def test_baselines_are_not_learnt_from_an_episode() -> None:

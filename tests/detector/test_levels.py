@@ -56,8 +56,8 @@ def ticks(fell: Iterable[Covered], *, from_s: float = 100.0, p95_ms: float = 5.0
     return made
 
 
-def count(of: Recording, its: list[Tick], kind: int = CGROUP) -> Evidence:
-    return evidence(shown(of, its), TREE, kind)
+def count(labelled: Recording, its: list[Tick], kind: int = CGROUP) -> Evidence:
+    return evidence(shown(labelled, its), TREE, kind)
 
 
 def test_a_second_at_any_pace_counts_the_same_in_calm() -> None:
@@ -86,17 +86,17 @@ def test_beside_a_neighbour_samples_count_that_began_with_it() -> None:
     calm = ticks([(0.2, 0)] * 50)
     begun = ticks([(0.1, 2)], from_s=110.0, p95_ms=50.0)
     whole = ticks([(0.2, 3), (0.05, 3), (1.0, 2)], from_s=110.1, p95_ms=50.0)
-    found = count(recording(noise), [*calm, *begun, *whole])
-    assert found.neighbour == pytest.approx((0.0, 0.0, 1.0, 1.25))
-    assert sum(found.calm) == pytest.approx(50.0)
+    counts = count(recording(noise), [*calm, *begun, *whole])
+    assert counts.neighbour == pytest.approx((0.0, 0.0, 1.0, 1.25))
+    assert sum(counts.calm) == pytest.approx(50.0)
 
 
 def test_leaves_are_pooled_until_the_louder_one_says_more() -> None:
     counted = Evidence(calm=(1000.0, 10.0, 40.0, 1.0), neighbour=(10.0, 50.0, 50.0, 90.0))
-    found = Tree.of(with_levels(arrays(counted), counted))
-    assert found.level[[1, 3, 5, 6]].tolist() == [0, 1, 1, 2]
-    assert found.evidence == Evidence(calm=(1000.0, 50.0, 1.0), neighbour=(10.0, 100.0, 90.0))
-    assert (np.diff(found.evidence.ratios) > 0).all()
+    tree = Tree.of(with_levels(arrays(counted), counted))
+    assert tree.level[[1, 3, 5, 6]].tolist() == [0, 1, 1, 2]
+    assert tree.evidence == Evidence(calm=(1000.0, 50.0, 1.0), neighbour=(10.0, 100.0, 90.0))
+    assert (np.diff(tree.evidence.ratios) > 0).all()
 
 
 def test_the_sums_of_calm_end_at_a_neighbour_and_keep_their_highest_value() -> None:
@@ -105,6 +105,6 @@ def test_the_sums_of_calm_end_at_a_neighbour_and_keep_their_highest_value() -> N
     loud, quiet = counted.ratios[3], counted.ratios[0]
     noise = Label("n1", "cpu", 1.0, 102.0, 103.0)
     its = ticks([(0.2, 3), (0.2, 0), (0.2, 3), *[(0.2, 0)] * 6, (0.2, 3), (0.2, 3)])
-    found = calm_sums(shown(recording(noise), its), tree, CGROUP)
-    assert found.peaks == pytest.approx((2 * loud + quiet,), abs=0.01)
-    assert found.days * 86_400.0 == pytest.approx(9 * 0.2, abs=5.0)
+    sums = calm_sums(shown(recording(noise), its), tree, CGROUP)
+    assert sums.peaks == pytest.approx((2 * loud + quiet,), abs=0.01)
+    assert sums.days * 86_400.0 == pytest.approx(9 * 0.2, abs=5.0)

@@ -91,13 +91,13 @@ def test_a_live_pool_is_recorded_with_what_was_marked(site: Path, tmp_path: Path
             recorder.kill()
     assert recorder.returncode == 0, trouble
     assert "2 labels" in printed
-    found = read(out)
-    assert found.nodes == ["host1", "host2", "host3"]
-    assert found.description == "a test"
-    noise, deploy = found.labels
+    recording = read(out)
+    assert recording.nodes == ["host1", "host2", "host3"]
+    assert recording.description == "a test"
+    noise, deploy = recording.labels
     assert (noise.node, noise.kind, noise.intensity, noise.state) == ("host1", "dcopy", 0.5, "interference")
     assert (deploy.node, deploy.state) == ("*", "calm")
-    assert deploy.end_unix_s == max(sample.time_unix_s for sample in found.samples), "it was open to the end"
+    assert deploy.end_unix_s == max(sample.time_unix_s for sample in recording.samples), "it was open to the end"
 
 
 def test_a_recording_of_nothing_is_refused(site: Path, tmp_path: Path) -> None:
@@ -127,16 +127,19 @@ def test_marks_that_make_no_sense_are_refused_in_words(site: Path) -> None:
 
 
 def test_marks_are_cut_to_the_recording_and_only_its_nodes_count(tmp_path: Path) -> None:
-    for one in (
+    for mark in (
         Mark("web", "n1", "a", 1.0, 0.0, 15.0),
         Mark("web", "n1", "b", 1.0, 18.0),
         Mark("web", "n2", "c", 1.0, 11.0, 12.0),
         Mark("api", "n1", "d", 1.0, 11.0, 12.0),
         Mark("web", "*", "e", 1.0, 1.0, 2.0),
     ):
-        marks.append(tmp_path, one)
-    found = marks.labels(tmp_path, "web", {"n1"}, 10.0, 20.0)
-    assert [(one.kind, one.start_unix_s, one.end_unix_s) for one in found] == [("a", 10.0, 15.0), ("b", 18.0, 20.0)]
+        marks.append(tmp_path, mark)
+    labels = marks.labels(tmp_path, "web", {"n1"}, 10.0, 20.0)
+    assert [(label.kind, label.start_unix_s, label.end_unix_s) for label in labels] == [
+        ("a", 10.0, 15.0),
+        ("b", 18.0, 20.0),
+    ]
 
 
 def test_a_damaged_file_of_marks_is_refused_with_its_line(tmp_path: Path) -> None:

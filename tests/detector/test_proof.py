@@ -67,11 +67,11 @@ class Neighbour:
 
     def proven_within(self, share: float, seconds: float) -> Floats:
         """When each server was first proven calm, infinite where it wasn't."""
-        begin_s, found = self.now_s, np.full(self.runs, np.inf)
+        begin_s, proven_s = self.now_s, np.full(self.runs, np.inf)
         for _ in range(round(seconds / TICK_S)):
             proven = self.tick(share).proven
-            found[proven & np.isinf(found)] = self.now_s - begin_s
-        return found
+            proven_s[proven & np.isinf(proven_s)] = self.now_s - begin_s
+        return proven_s
 
     def _trials(self, share: float, rows: int) -> Trials:
         count, hits = np.zeros((rows, len(SIGNS))), np.zeros((rows, len(SIGNS)))
@@ -133,9 +133,9 @@ def test_how_soon_the_end_would_show_is_known_before_it_comes() -> None:
 def test_a_sign_that_is_as_in_calm_proves_nothing_however_long_it_is_quiet(share: float) -> None:
     beside_it = Neighbour(4, share, runs=RUNS)
     assert np.isfinite(beside_it.proven_within(share, BESIDE_S)).mean() <= 0.02
-    found = beside_it.tick(share)
-    assert np.isinf(found.within_s).mean() >= 0.95
-    assert not found.evidence[np.isinf(found.within_s)].any()
+    shown = beside_it.tick(share)
+    assert np.isinf(shown.within_s).mean() >= 0.95
+    assert not shown.evidence[np.isinf(shown.within_s)].any()
 
 
 def test_a_sign_that_was_never_seen_beside_this_neighbour_proves_nothing() -> None:
@@ -168,14 +168,14 @@ def test_of_two_signs_that_have_power_the_quicker_decides() -> None:
         )
 
     for _ in range(50):
-        found = take(np.array([[3.0, 0.0, 1.0]]), often)
-    assert SIGNS[found.sign[0]] == MOMENTS
+        shown = take(np.array([[3.0, 0.0, 1.0]]), often)
+    assert SIGNS[shown.sign[0]] == MOMENTS
     for _ in range(50):
-        found = take(np.zeros((1, 3)), rare)
-        if found.proven[0]:
+        shown = take(np.zeros((1, 3)), rare)
+        if shown.proven[0]:
             break
-    assert found.proven[0]
-    assert (found.calm_share[0], found.beside_share[0]) == (
+    assert shown.proven[0]
+    assert (shown.calm_share[0], shown.beside_share[0]) == (
         pytest.approx(0.02, abs=0.01),
         pytest.approx(0.72, abs=0.05),
     )
@@ -222,14 +222,16 @@ def test_a_sign_that_cannot_show_now_has_no_power_and_no_pace() -> None:
     """Without requests what Samples look like shows nothing, however much of it there was a moment ago."""
     proof = CalmProof(SIGNS)
     proof.resize(1)
-    looks, one, nothing = np.array([[0.0, 1.0, 0.0]]), np.array([TICK_S]), np.zeros((1, 3))
+    looks, tick, nothing = np.array([[0.0, 1.0, 0.0]]), np.array([TICK_S]), np.zeros((1, 3))
     for _ in range(100):
-        proof.learn(SLOT, Trials(nothing, looks), one)
+        proof.learn(SLOT, Trials(nothing, looks), tick)
     proof.begin(SLOT, 0.0)
 
     def take(now_s: float, trials: Trials, idle: bool) -> Proof:
-        needed, of = np.array([PROOF]), np.array([idle])
-        return proof.take(SLOT, now_s, trials, one, peers=of & False, idle=of, needed=needed, dwell_s=np.zeros(1))
+        needed, is_idle = np.array([PROOF]), np.array([idle])
+        return proof.take(
+            SLOT, now_s, trials, tick, peers=is_idle & False, idle=is_idle, needed=needed, dwell_s=np.zeros(1)
+        )
 
     assert math.isfinite(take(0.2, Trials(looks, looks), False).within_s[0])
     assert math.isinf(take(0.4, Trials(nothing, nothing), True).within_s[0])
@@ -256,12 +258,12 @@ def test_what_a_sign_showed_beside_another_neighbour_is_forgotten() -> None:
 def test_the_ticks_that_began_an_episode_are_not_learnt_as_calm() -> None:
     proof = CalmProof(SIGNS)
     proof.resize(1)
-    looks, one = np.array([[0.0, 1.0, 0.0]]), np.array([TICK_S])
+    looks, tick = np.array([[0.0, 1.0, 0.0]]), np.array([TICK_S])
     for _ in range(100):
-        proof.learn(SLOT, Trials(np.zeros((1, 3)), looks), one)
+        proof.learn(SLOT, Trials(np.zeros((1, 3)), looks), tick)
     calm = proof._calm.copy()
     for _ in range(int(LEARNT[LOOKS])):
-        proof.learn(SLOT, Trials(looks, looks), one)
+        proof.learn(SLOT, Trials(looks, looks), tick)
     proof.begin(SLOT, 0.0)
     assert proof._calm.tolist() == calm.tolist()
 
@@ -295,6 +297,6 @@ def test_a_sign_proves_nothing_while_another_shows_the_neighbour() -> None:
     for number in range(50):
         tick(TICK_S * number, (0.0, 0.0, 0.0, 1.0, 1.0))
     disk_is_quiet = [tick(10.0 + TICK_S * number, (0.0, 0.0, 0.0, 0.0, 1.0)) for number in range(30)]
-    assert not any(found.proven[0] for found in disk_is_quiet)
+    assert not any(shown.proven[0] for shown in disk_is_quiet)
     both_are = [tick(16.0 + TICK_S * number, (0.0, 0.0, 0.0, 0.0, 0.0)) for number in range(30)]
     assert both_are[-1].proven[0]

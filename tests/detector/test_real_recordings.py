@@ -52,8 +52,8 @@ def test_a_recording_of_the_lab_is_read_in_the_order_in_which_it_was_heard(name:
     assert recording.received_unix_s == sorted(recording.received_unix_s)
     steps_s = {0.0} | {label.intensity for label in recording.labels if label.kind == "clock_step"}
     seen_s = set()
-    for sample, at in zip(recording.samples, recording.received_unix_s, strict=True):
-        ahead_s = sample.time_unix_s - at
+    for sample, received_s in zip(recording.samples, recording.received_unix_s, strict=True):
+        ahead_s = sample.time_unix_s - received_s
         nearest_s = min(steps_s, key=lambda step_s: abs(step_s - ahead_s))
         assert abs(nearest_s - ahead_s) < 1.0, "a stepped clock is seen in the Samples' own time, and only there"
         seen_s.add(nearest_s)
@@ -62,13 +62,13 @@ def test_a_recording_of_the_lab_is_read_in_the_order_in_which_it_was_heard(name:
 
 def test_strong_noises_are_found_quickly_and_nothing_else() -> None:
     """The delays are the Samples' own times, not this machine's."""
-    found = scores("events-other-load")
-    felt = [noise for noise in found.noises if noise.felt]
+    score = scores("events-other-load")
+    felt = [noise for noise in score.noises if noise.felt]
     assert len(felt) == 20
     delays_s = [noise.delay_s for noise in felt if noise.delay_s is not None]
     assert len(delays_s) == len(felt)
     assert np.percentile(delays_s, 95) < 1.0
-    assert found.false_episodes == 0
+    assert score.false_episodes == 0
 
 
 def test_neighbours_of_virtual_machines_without_steal_are_found() -> None:
@@ -80,10 +80,10 @@ def test_neighbours_of_virtual_machines_without_steal_are_found() -> None:
 
 
 def test_disturbances_beside_dokuwiki_give_no_false_episode() -> None:
-    found = scores("dokuwiki-calm")
-    assert found.noises == []
-    assert found.disturbed_node_s.keys() >= {"deploy", "reload", "start", "slow_database", "clock_step", "flash_crowd"}
-    assert found.false_episodes == 0
+    score = scores("dokuwiki-calm")
+    assert score.noises == []
+    assert score.disturbed_node_s.keys() >= {"deploy", "reload", "start", "slow_database", "clock_step", "flash_crowd"}
+    assert score.false_episodes == 0
 
 
 def test_the_shipped_model_says_the_same_of_a_recording_each_time_and_does_not_look_ahead() -> None:

@@ -44,9 +44,9 @@ def test_the_golden_samples_come_back_with_their_absent_values_and_reasons(tmp_p
     golden = [sample for sample in decoded if isinstance(sample, Sample)]
     assert golden
     write(tmp_path / "golden.parquet", golden, [], "golden")
-    found = {sample.node: sample for sample in read(tmp_path / "golden.parquet").samples}
+    by_node = {sample.node: sample for sample in read(tmp_path / "golden.parquet").samples}
     for sample in golden:
-        assert found[sample.node] == sample
+        assert by_node[sample.node] == sample
 
 
 def test_columns_are_flat_and_dotted_and_typed(tmp_path: Path) -> None:

@@ -24,27 +24,27 @@ def test_errors_are_those_of_their_definitions() -> None:
     stated, beside = [0.05, 0.05, 0.95, 0.95, 0.95, 1.0], [False, True, True, True, False, True]
     reliability = Reliability()
     reliability.count(stated, beside)
-    found = reliability.as_dict()
-    assert found is not None
-    assert (found["verdicts"], found["beside"]) == (6, 4)
-    assert [(one["from"], one["to"], one["verdicts"], one["beside"]) for one in found["bins"]] == [
+    scores = reliability.as_dict()
+    assert scores is not None
+    assert (scores["verdicts"], scores["beside"]) == (6, 4)
+    assert [(row["from"], row["to"], row["verdicts"], row["beside"]) for row in scores["bins"]] == [
         (0.01, 0.1, 2, 1), (0.9, 0.99, 3, 2), (0.99, 1.0, 1, 1),
     ]  # fmt: skip
     expected = (2 * abs(0.05 - 1 / 2) + 3 * abs(0.95 - 2 / 3) + 1 * 0.0) / 6
-    assert found["expected_calibration_error"] == pytest.approx(expected, abs=1e-4)
+    assert scores["expected_calibration_error"] == pytest.approx(expected, abs=1e-4)
     brier = np.mean((np.array(stated) - np.array(beside)) ** 2)
-    assert found["brier_score"] == pytest.approx(brier, abs=1e-4)
+    assert scores["brier_score"] == pytest.approx(brier, abs=1e-4)
 
 
 def test_a_probability_that_is_right_as_often_as_it_says_has_no_calibration_error() -> None:
     reliability, dice = Reliability(), np.random.default_rng(3)
     stated = dice.random(200_000)
     reliability.count(stated.tolist(), (dice.random(len(stated)) < stated).tolist())
-    found = reliability.as_dict()
-    assert found is not None
-    assert found["expected_calibration_error"] < 0.01
-    assert found["brier_score"] == pytest.approx(1 / 6, abs=0.01)
-    assert len(found["bins"]) == len(EDGES) - 1
+    scores = reliability.as_dict()
+    assert scores is not None
+    assert scores["expected_calibration_error"] < 0.01
+    assert scores["brier_score"] == pytest.approx(1 / 6, abs=0.01)
+    assert len(scores["bins"]) == len(EDGES) - 1
 
 
 def test_parts_add_up_to_the_whole() -> None:
@@ -85,25 +85,25 @@ def test_beside_a_noise_that_nobody_felt_and_just_after_one_nothing_counts() -> 
         verdict(65.0, 0.0),  # not felt
         verdict(90.0, 0.0),
     ]
-    found = score(Recording(samples, labels, "", "", ["n1"]), ticks).reliability.as_dict()
-    assert found is not None
-    assert (found["verdicts"], found["beside"]) == (4, 2)
-    assert found["brier_score"] == pytest.approx(0.25 / 4)
+    scores = score(Recording(samples, labels, "", "", ["n1"]), ticks).reliability.as_dict()
+    assert scores is not None
+    assert (scores["verdicts"], scores["beside"]) == (4, 2)
+    assert scores["brier_score"] == pytest.approx(0.25 / 4)
 
 
 def test_the_command_prints_the_table_and_draws_the_plot(tmp_path: Path) -> None:
     plot = tmp_path / "reliability.svg"
     run = CliRunner().invoke(commands.detector, ["evaluate", str(RECORDING), "--plot", str(plot), "--json"])
     assert run.exit_code == 0, run.output
-    found = json.loads(run.output)["reliability"]
-    assert found["verdicts"] == sum(one["verdicts"] for one in found["bins"]) > 500
-    assert 0.0 <= found["expected_calibration_error"] <= 1.0
+    scores = json.loads(run.output)["reliability"]
+    assert scores["verdicts"] == sum(row["verdicts"] for row in scores["bins"]) > 500
+    assert 0.0 <= scores["expected_calibration_error"] <= 1.0
     assert plot.read_text().startswith("<svg")
     assert "share beside a neighbour" in plot.read_text()
-    (about, head, *rows) = lines(found)
-    assert f"Brier score {found['brier_score']:g}" in about
+    (about, head, *rows) = lines(scores)
+    assert f"Brier score {scores['brier_score']:g}" in about
     assert "beside a neighbour" in head
-    assert len(rows) == len(found["bins"])
+    assert len(rows) == len(scores["bins"])
     assert all(re.fullmatch(r" {4}[0-9.]+ to [0-9.]+ +[0-9.]+ +[0-9]+ +[0-9]+ \([01]\.[0-9]{3}\)", row) for row in rows)
 
 

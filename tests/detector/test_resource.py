@@ -41,13 +41,13 @@ def test_the_loudest_resource_is_reported_if_it_is_clear(signals: dict[str, floa
 
 
 def test_what_the_peers_show_too_is_no_answer_and_one_side_is_enough_where_the_other_is_unknown() -> None:
-    one = frame([80.0], [0.3], run_delay_per_cpu=9.0)
-    one.peers[:, INDEX["run_delay_per_cpu"]] = 1.0
-    assert RESOURCES[int(resource_of(one)[0])] == "unclear"
-    one.peers[:, INDEX["run_delay_per_cpu"]] = np.nan
-    assert RESOURCES[int(resource_of(one)[0])] == "cpu"
-    one.own[:], one.peers[:, INDEX["run_delay_per_cpu"]] = np.nan, 9.0
-    assert RESOURCES[int(resource_of(one)[0])] == "cpu"
+    loud = frame([80.0], [0.3], run_delay_per_cpu=9.0)
+    loud.peers[:, INDEX["run_delay_per_cpu"]] = 1.0
+    assert RESOURCES[int(resource_of(loud)[0])] == "unclear"
+    loud.peers[:, INDEX["run_delay_per_cpu"]] = np.nan
+    assert RESOURCES[int(resource_of(loud)[0])] == "cpu"
+    loud.own[:], loud.peers[:, INDEX["run_delay_per_cpu"]] = np.nan, 9.0
+    assert RESOURCES[int(resource_of(loud)[0])] == "cpu"
 
 
 def test_every_signal_that_speaks_is_one_that_there_is_and_every_resource_has_one() -> None:

@@ -106,9 +106,9 @@ def returned(answers_per_look: list[float]) -> list[bool]:
 
 @pytest.mark.parametrize(("away_s", "lasts_s"), [(0.2, LEAST_S), (2.0, 6.0), (600.0, MOST_S)])
 def test_a_return_lasts_three_times_as_long_as_the_time_away_within_bounds(away_s: float, lasts_s: float) -> None:
-    told = returned([40.0] * 50 + [0.0] * round(away_s / LOOK_S) + [40.0] * 100)
-    assert sum(told) == pytest.approx(lasts_s / LOOK_S, abs=1)
-    assert not any(told[: 50 + round(away_s / LOOK_S)])
+    returns_by_look = returned([40.0] * 50 + [0.0] * round(away_s / LOOK_S) + [40.0] * 100)
+    assert sum(returns_by_look) == pytest.approx(lasts_s / LOOK_S, abs=1)
+    assert not any(returns_by_look[: 50 + round(away_s / LOOK_S)])
 
 
 def test_a_server_with_few_requests_is_not_away_between_them() -> None:
@@ -117,10 +117,10 @@ def test_a_server_with_few_requests_is_not_away_between_them() -> None:
 
 
 def test_the_next_return_comes_only_after_a_rest() -> None:
-    told = returned([40.0] * 50 + ([0.0] * 3 + [40.0] * 2) * 20)
+    returns_by_look = returned([40.0] * 50 + ([0.0] * 3 + [40.0] * 2) * 20)
     lasts, rests = round(LEAST_S / LOOK_S), round(REST_S / LOOK_S)
-    first = told.index(True)
-    second = told.index(True, first + lasts)
+    first = returns_by_look.index(True)
+    second = returns_by_look.index(True, first + lasts)
     assert first == 53
     assert rests <= second - first - lasts <= rests + 5  # it is away in 3 of 5 looks
 
@@ -130,9 +130,9 @@ def test_no_return_begins_in_an_episode_nor_soon_after_it() -> None:
     returns.resize(1)
     slots, period_s = np.zeros(1, dtype=np.int64), np.array([LOOK_S])
     looks = [40.0] * 50 + ([0.0] * 3 + [40.0] * 2) * 20
-    told = []
+    returns_by_look = []
     for number, count in enumerate(looks):
-        told.append(bool(returns.update(slots, np.array([count / LOOK_S]), period_s)[0]))
+        returns_by_look.append(bool(returns.update(slots, np.array([count / LOOK_S]), period_s)[0]))
         if number < 100:
             returns.end(slots)
-    assert 100 + round(REST_S / LOOK_S) - 1 <= told.index(True) <= 100 + round(REST_S / LOOK_S) + 5
+    assert 100 + round(REST_S / LOOK_S) - 1 <= returns_by_look.index(True) <= 100 + round(REST_S / LOOK_S) + 5

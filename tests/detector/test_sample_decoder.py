@@ -33,25 +33,29 @@ def whole(data: bytes) -> Sample:
 @pytest.mark.parametrize("path", BOTH_FORMS, ids=lambda path: path.name)
 def test_golden_samples_give_the_same_columns_and_plain_fields(path: Path) -> None:
     quick, full = decode(path.read_bytes()), whole(path.read_bytes())
-    first, second = (table_of([row_of(one)], one.pool).columns for one in (quick, full))
+    first, second = (table_of([row_of(sample)], sample.pool).columns for sample in (quick, full))
     assert first.keys() == second.keys()
     for name, values in second.items():
         np.testing.assert_array_equal(first[name], values)
     for name in ("node", "pool", "time_unix_s", "boot_id", "seq", "samples_dropped"):
         assert getattr(quick, name) == getattr(full, name)
     assert reasons(quick.absent) == full.absent
-    routes = [(one.route, one.rps, one.rt_mean_ms) for one in full.traffic.routes] if full.traffic else []
-    assert ([(one.route, one.rps, one.rt_mean_ms) for one in quick.traffic.routes] if quick.traffic else []) == routes
+    routes = [(route.route, route.rps, route.rt_mean_ms) for route in full.traffic.routes] if full.traffic else []
+    assert (
+        [(route.route, route.rps, route.rt_mean_ms) for route in quick.traffic.routes] if quick.traffic else []
+    ) == routes
 
 
 def test_a_judge_fed_with_it_says_the_same() -> None:
     cluster = Cluster(rich=True, routes=True)
     raw = []
-    for now_s, samples in cluster.run(12.0, lambda at: setattr(cluster.hosts["host2"], "neighbour", 0.9 * (at > 7))):
+    for now_s, samples in cluster.run(
+        12.0, lambda at_s: setattr(cluster.hosts["host2"], "neighbour", 0.9 * (at_s > 7))
+    ):
         raw.append((now_s, [messages.encode(sample) for sample in samples]))
     quick, full = (new_judge() for _ in range(2))
     for now_s, batch in raw:
-        assert quick.tick(now_s, [decode(one) for one in batch]) == full.tick(now_s, [*map(whole, batch)])
+        assert quick.tick(now_s, [decode(encoded) for encoded in batch]) == full.tick(now_s, [*map(whole, batch)])
 
 
 @pytest.mark.parametrize("in_form", [msgspec.json.encode, msgspec.msgpack.encode])

@@ -30,8 +30,8 @@ def sample(
     pool: str = "web",
     next_within_s: float | None = None,
 ) -> Sample:
-    at = 1000.0 + seq * 0.2 if time_unix_s is None else time_unix_s
-    own = Sample(v=1, node=node, pool=pool, time_unix_s=at, boot_id=boot, seq=seq, period_s=0.2)
+    unix_s = 1000.0 + seq * 0.2 if time_unix_s is None else time_unix_s
+    own = Sample(v=1, node=node, pool=pool, time_unix_s=unix_s, boot_id=boot, seq=seq, period_s=0.2)
     return msgspec.structs.replace(own, next_within_s=next_within_s)
 
 
@@ -44,12 +44,12 @@ class Box:
 
     def tick(self, now_s: float, *samples: Sample) -> list[str]:
         """What the Samples of a tick were."""
-        table = table_of([row_of(one) for one in samples], "web")
-        found = self.sorter.sort(table, now_s)
-        for part in found.rounds:
+        table = table_of([row_of(sample) for sample in samples], "web")
+        sorted_samples = self.sorter.sort(table, now_s)
+        for part in sorted_samples.rounds:
             rows = zip(part.rows.tolist(), part.first.tolist(), strict=True)
             self.out.append([(samples[row].node, samples[row].seq, first) for row, first in rows])
-        return [ARRIVALS[arrival] for arrival in found.arrivals]
+        return [ARRIVALS[arrival] for arrival in sorted_samples.arrivals]
 
     def taken(self) -> list[list[tuple[str, int, bool]]]:
         """What was taken since the last call."""
@@ -174,7 +174,7 @@ def test_a_sample_of_another_pool_is_refused() -> None:
 
 
 def arrivals(box: Box, *offered: tuple[float, Sample]) -> list[str]:
-    return [logged for now_s, one in offered for logged in box.tick(now_s, one)]
+    return [logged for now_s, offered_sample in offered for logged in box.tick(now_s, offered_sample)]
 
 
 def test_what_waited_while_the_bus_was_away_is_not_taken_for_now() -> None:
@@ -185,7 +185,7 @@ def test_what_waited_while_the_bus_was_away_is_not_taken_for_now() -> None:
     back_s = 61.8
     kept = [sample(seq) for seq in range(285, 310)]
     kept[0].samples_dropped = 275
-    logged = arrivals(box, *((back_s, one) for one in kept))
+    logged = arrivals(box, *((back_s, waiting) for waiting in kept))
     assert logged[:19] == ["late"] * 19, "from 5 s to 1 s old"
     assert set(logged[21:]) == {"new"}, "the last second's"
     judged = [batch[0] for batch in box.taken()]

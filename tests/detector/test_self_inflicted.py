@@ -19,20 +19,20 @@ from tests.support.synthetic_cluster import PERIOD_S, Cluster
 def test_who_replaces_its_processes_waits_for_itself(seed: int, threads: int, state: str) -> None:
     """Half a second of waiting as beside a neighbour, while the web server's processes change, or do not."""
     judge, cluster = new_judge(), Cluster(seed=seed, canary=False)
-    found: set[str] = set()
+    states: set[str] = set()
 
     def play(seconds: float) -> None:
         for now_s, batch in cluster.run(seconds):
-            found.update(verdict.state for verdict in judge.tick(now_s, batch) if verdict.node == "host1")
+            states.update(verdict.state for verdict in judge.tick(now_s, batch) if verdict.node == "host1")
 
     play(15.0)
-    assert found == {"calm"}
+    assert states == {"calm"}
     host = cluster.hosts["host1"]
     host.threads, host.neighbour = threads, 0.6
     play(3 * PERIOD_S)
     host.neighbour = 0.0
     play(2.0)
-    assert found == {"calm", state}
+    assert states == {"calm", state}
 
 
 @pytest.mark.parametrize(("backup", "state"), [(0.0, "interference"), (1.0, "overload")])
@@ -52,8 +52,8 @@ def test_a_cgroup_that_its_own_programs_fill_has_no_neighbour(seed: int, backup:
     host.neighbour, host.backup = 0.6, backup
     play(5.0)
     assert {verdict.state for verdict in verdicts} == {"calm", state}
-    told = any("its other programs take" in line for verdict in verdicts for line in verdict.path)
-    assert told == (backup > 0)
+    is_told = any("its other programs take" in line for verdict in verdicts for line in verdict.path)
+    assert is_told == (backup > 0)
 
 
 @pytest.mark.parametrize("seed", seeds(3))

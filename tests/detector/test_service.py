@@ -76,10 +76,10 @@ class Wire:
         self.bus = bus
         self.verdicts: list[Verdict] = []
 
-    async def send_until(self, cluster: Cluster, done: Callable[[], bool], what: str) -> None:
+    async def send_until(self, cluster: Cluster, done: Callable[[], bool], event: str) -> None:
         end_s = time.monotonic() + DEADLINE_S
         while not done():
-            assert time.monotonic() < end_s, f"{what}: not within {DEADLINE_S:g} s; got {self.verdicts[-6:]}"
+            assert time.monotonic() < end_s, f"{event}: not within {DEADLINE_S:g} s; got {self.verdicts[-6:]}"
             for name in cluster.names:
                 sample: Sample = cluster.sample(name, cluster.now_s)
                 await self.bus.publish(sample)
@@ -116,9 +116,9 @@ def test_samples_become_verdicts_and_silence_becomes_unknown(bus_url: str, start
         await wire.send_until(cluster, lambda: "interference" in wire.states("host1"), "the neighbour is found")
         # A node is unknown too while nobody sent its Samples, because the machine was busy with something else.
         assert set(wire.states("host2")) <= {"calm", "unknown"}
-        found = next(verdict for verdict in wire.verdicts if verdict.state == "interference")
-        assert "x its calm baseline" in found.path[0]
-        assert found.sample_seq is not None
+        loud = next(verdict for verdict in wire.verdicts if verdict.state == "interference")
+        assert "x its calm baseline" in loud.path[0]
+        assert loud.sample_seq is not None
         cluster.names = ("host2", "host3")
         await wire.send_until(
             cluster,
@@ -228,10 +228,13 @@ def test_a_node_that_is_waited_for_has_its_last_verdict_repeated_until_it_is_unk
         for tick in range(1, 61):
             sent.states.clear()
             await detector._tick(began_s + tick / 10)
-            seen += [(tick / 10, *one) for one in sent.states]
+            seen += [(tick / 10, *published) for published in sent.states]
         stale_s = 4.0 + settings.detector.stale_after_s
-        said = [(at_s, state) for at_s, node, state in seen if node == "host1"]
-        assert said == [(at_s, "calm") for at_s in (1.5, 3.0, 4.5)] + [(stale_s, "unknown"), (stale_s + 1.0, "unknown")]
+        states = [(at_s, state) for at_s, node, state in seen if node == "host1"]
+        assert states == [(at_s, "calm") for at_s in (1.5, 3.0, 4.5)] + [
+            (stale_s, "unknown"),
+            (stale_s + 1.0, "unknown"),
+        ]
         assert {state for _, node, state in seen if node == "host2"} == {"unknown"}
 
     asyncio.run(main())

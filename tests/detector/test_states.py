@@ -152,9 +152,9 @@ def test_a_neighbour_is_found_whatever_it_takes_and_the_resource_is_named(seed: 
     assert {verdict.resource for verdict in before} == {None}
     cluster.hosts["host2"].neighbour, cluster.hosts["host2"].takes = 0.9, takes
     verdicts = play(judge, cluster, 4.0)
-    found = [verdict for verdict in verdicts if verdict.node == "host2" and verdict.state == "interference"]
-    assert len(found) >= 15
-    assert found[-1].resource == takes
+    loud = [verdict for verdict in verdicts if verdict.node == "host2" and verdict.state == "interference"]
+    assert len(loud) >= 15
+    assert loud[-1].resource == takes
     assert states([verdict for verdict in verdicts if verdict.node != "host2"]).keys() == {"calm"}
     cluster.hosts["host2"].neighbour = 0.0
     after = [verdict for verdict in play(judge, cluster, 8.0) if verdict.node == "host2"]
@@ -192,14 +192,14 @@ FIELDS = (
 def test_missing_features_never_crash_and_never_read_as_zero(names: set[str], seed: int, gone_at: int) -> None:
     """A value that goes away on one node is no neighbour, neither when it goes nor when it comes back."""
     judge, cluster = new_judge(), Cluster(seed=seed, rich=True, routes=True)
-    found = []
+    judged = []
     for step in range(60):
         for name in cluster.names:
             sample = cluster.sample(name, step * 0.2)
             if name == "host1" and gone_at <= step < gone_at + 12:
                 sample = lacking(sample, names)
-            found += judge.tick(step * 0.2 + 0.1, [sample])
-    assert states(found).keys() == {"calm"}
+            judged += judge.tick(step * 0.2 + 0.1, [sample])
+    assert states(judged).keys() == {"calm"}
 
 
 @settings(max_examples=10, deadline=None)
@@ -208,14 +208,14 @@ def test_permuting_nodes_permutes_verdicts(order: list[str], seed: int, takes: s
     def verdicts(names: list[str]) -> dict[tuple[str, float], tuple[str, list[str], str | None]]:
         judge, cluster = new_judge(), Cluster(seed=seed, rich=True)
         rename = dict(zip(cluster.names, names, strict=True))
-        found = {}
+        by_node = {}
         for step in range(60):
             cluster.hosts["host1"].neighbour, cluster.hosts["host1"].takes = 0.9 * (step >= 35), takes
             batch = [as_node(cluster.sample(name, step * 0.2), rename[name]) for name in cluster.names]
-            for one in judge.tick(step * 0.2 + 0.1, sorted(batch, key=lambda one: one.node)):
-                found[one.node, one.time_unix_s] = (one.state, one.path, one.resource)
+            for verdict in judge.tick(step * 0.2 + 0.1, sorted(batch, key=lambda one: one.node)):
+                by_node[verdict.node, verdict.time_unix_s] = (verdict.state, verdict.path, verdict.resource)
         back = {new: old for old, new in rename.items()}
-        return {(back[node], at): judged for (node, at), judged in found.items()}
+        return {(back[node], unix_s): judged for (node, unix_s), judged in by_node.items()}
 
     same = verdicts(["host1", "host2", "host3"])
     assert verdicts(order) == same
@@ -228,7 +228,7 @@ def test_scaling_any_section_of_all_nodes_alike_never_yields_interference(
     factor: float, seed: int, section: str
 ) -> None:
     judge, cluster = new_judge(), Cluster(names=("host1",), seed=seed, rich=True)
-    found = []
+    judged = []
     for step in range(70):
         sample = cluster.sample("host1", step * 0.2)
         plain = msgspec.to_builtins(sample)
@@ -237,8 +237,8 @@ def test_scaling_any_section_of_all_nodes_alike_never_yields_interference(
                 if isinstance(value, float) and name not in ("rps", "cpu_s_per_s"):
                     plain[section][name] = min(value * factor, 1.0) if name in SHARES else value * factor
         alike = [as_node(msgspec.convert(plain, Sample), node) for node in ("host1", "host2", "host3")]
-        found += judge.tick(step * 0.2 + 0.1, alike)
-    assert "interference" not in states(found)
+        judged += judge.tick(step * 0.2 + 0.1, alike)
+    assert "interference" not in states(judged)
 
 
 SHARES = {"slow_share", "busy", "saturation"}

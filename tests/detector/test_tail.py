@@ -55,9 +55,9 @@ def test_forest_and_svm_find_the_queues_p95(make_one: Callable[[], TailEstimator
     train = part_of(rows, 0.7, seed=1)
     estimator = make_one()
     estimator.fit(rows.only(train))
-    found = scores(estimator, rows.only(~train))
-    assert found["paae"] < error
-    assert found["r2"] > fit
+    figures = scores(estimator, rows.only(~train))
+    assert figures["paae"] < error
+    assert figures["r2"] > fit
 
 
 def test_the_table_learns_online_and_gets_better_with_iterations() -> None:
@@ -94,9 +94,9 @@ def test_learning_curves_train_on_the_first_rows_of_each_configuration_and_get_b
     rows = queue_rows()
     assert part_of(rows, 0.25).reshape(3, -1)[:, :30].all()
     assert part_of(rows, 0.25).sum() == 90
-    found = compare(rows, shares=(0.1, 0.5, 1.0))
-    assert set(found) == {"random forest", "SVM", "reinforcement learning"}
-    curve = found["random forest"]["learning_curve"]
+    compared = compare(rows, shares=(0.1, 0.5, 1.0))
+    assert set(compared) == {"random forest", "SVM", "reinforcement learning"}
+    curve = compared["random forest"]["learning_curve"]
     assert [share for share, _, _ in curve] == [0.1, 0.5, 1.0]
     assert curve[0][1] > 2 * curve[1][1], "from half the data on, the load steps are revisited"
     with pytest.raises(TooFewRows, match="2 seconds of servers"):
@@ -112,8 +112,8 @@ def test_recordings_give_a_row_a_second_and_the_command_compares_the_estimators(
     assert len(np.unique(rows.configuration)) == 3
     run = CliRunner().invoke(commands.detector, ["tail", str(tmp_path / "r.parquet"), "--json"])
     assert run.exit_code == 0, run.output
-    found = json.loads(run.output)
-    assert found["random forest"]["paae"] < 0.5
-    assert found["random forest"]["r2"] > 0.5
+    compared = json.loads(run.output)
+    assert compared["random forest"]["paae"] < 0.5
+    assert compared["random forest"]["r2"] > 0.5
     run = CliRunner().invoke(commands.detector, ["tail", str(tmp_path / "r.parquet")])
     assert "random forest: PAAE" in run.output

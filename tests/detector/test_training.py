@@ -89,29 +89,33 @@ def test_more_of_anything_never_argues_against_a_neighbour(model_file: Path, shi
     random = np.random.default_rng(3)
     less = random.exponential(1.5, (3000, len(FEATURES)))
     more = less + random.exponential(1.0, less.shape) * (random.random(less.shape) < 0.4)
-    for one in tree.load(tree.SHIPPED if shipped else model_file).trees:
-        ratios = one.evidence.ratios
+    for fitted in tree.load(tree.SHIPPED if shipped else model_file).trees:
+        ratios = fitted.evidence.ratios
         assert (np.diff(ratios) > 0).all()
-        assert (ratios[one.level[one.walk(more)]] >= ratios[one.level[one.walk(less)]]).all()
+        assert (ratios[fitted.level[fitted.walk(more)]] >= ratios[fitted.level[fitted.walk(less)]]).all()
 
 
 def test_a_verdict_shows_the_trees_path_in_words_with_values(model_file: Path) -> None:
     judge = Judge("web", stale_after_s=1.0, calm_dwell_s=2.0, model=tree.load(model_file))
-    cluster, found = Cluster(seed=11), []
-    for now_s, samples in cluster.run(12.0, lambda at: setattr(cluster.hosts["host1"], "neighbour", 0.9 * (at > 6))):
-        found += judge.tick(now_s, samples)
-    last: Verdict = [verdict for verdict in found if verdict.node == "host1"][-1]
+    cluster, verdicts = Cluster(seed=11), []
+    for now_s, samples in cluster.run(
+        12.0, lambda at_s: setattr(cluster.hosts["host1"], "neighbour", 0.9 * (at_s > 6))
+    ):
+        verdicts += judge.tick(now_s, samples)
+    last: Verdict = [verdict for verdict in verdicts if verdict.node == "host1"][-1]
     assert (last.state, last.model) == ("interference", "made")
     assert any("x its" in line and "cause > " in line for line in last.path)
-    assert {verdict.state for verdict in found if verdict.node != "host1"} == {"calm"}
+    assert {verdict.state for verdict in verdicts if verdict.node != "host1"} == {"calm"}
 
 
 def test_a_node_without_run_delay_is_judged_by_what_it_has(model_file: Path) -> None:
     judge = Judge("web", stale_after_s=1.0, calm_dwell_s=2.0, model=tree.load(model_file))
-    cluster, found = Cluster(seed=11, sched=False, steal=True), []
-    for now_s, samples in cluster.run(14.0, lambda at: setattr(cluster.hosts["host1"], "neighbour", 0.9 * (at > 7))):
-        found += judge.tick(now_s, samples)
-    verdicts = [verdict for verdict in found if verdict.node == "host1"]
+    cluster, all_verdicts = Cluster(seed=11, sched=False, steal=True), []
+    for now_s, samples in cluster.run(
+        14.0, lambda at_s: setattr(cluster.hosts["host1"], "neighbour", 0.9 * (at_s > 7))
+    ):
+        all_verdicts += judge.tick(now_s, samples)
+    verdicts = [verdict for verdict in all_verdicts if verdict.node == "host1"]
     assert verdicts[-1].state == "interference"
     assert not any("run delay" in line for line in verdicts[-1].path)
 

@@ -31,40 +31,40 @@ def played(count: int) -> list[Played]:
     def felt(mean_ms: float, number: int) -> dict[str, float]:
         return {"mean_ms": mean_ms * (number + 1), "p95_ms": 3 * mean_ms, "p99_ms": 5 * mean_ms}
 
-    def of(number: int) -> dict[str, dict[str, float]]:
+    def times_of(number: int) -> dict[str, dict[str, float]]:
         wavers = {"slackwater-random2": 25.0 if number % 2 else 17.0}
         return {name: felt(mean_ms, number) for name, mean_ms in (MEANS | WITH | wavers).items()}
 
-    return [Played(seed=1, number=number, commit="abc", setup={}, players=of(number)) for number in range(count)]
+    return [Played(seed=1, number=number, commit="abc", setup={}, players=times_of(number)) for number in range(count)]
 
 
-def found(count: int = 30) -> Measurement:
+def measurement(count: int = 30) -> Measurement:
     return balance.measured(played(count), "the command")
 
 
 def test_the_best_has_the_least_means_and_the_others_are_held_against_it() -> None:
-    assert found().best == "leastconn"
-    ratios = found().balances["roundrobin"]
+    assert measurement().best == "leastconn"
+    ratios = measurement().balances["roundrobin"]
     assert (ratios.to_best.mean.median, ratios.to_alone.mean.median) == pytest.approx((1.5, 1 / 3))
     assert ratios.worse_than_alone == 0
-    assert found().balances["leastconn"].to_best.p99.median == 1.0
-    assert found().balances["random"].to_best_worst == pytest.approx(1.25)
+    assert measurement().balances["leastconn"].to_best.p99.median == 1.0
+    assert measurement().balances["random"].to_best_worst == pytest.approx(1.25)
     with pytest.raises(ExperimentError, match="no scenario is played yet"):
-        found(0)
+        measurement(0)
 
 
 def test_advice_is_only_given_where_another_one_is_surely_better() -> None:
-    text, remedy = measured.advice("roundrobin", "web", found()) or ("", "")
+    text, remedy = measured.advice("roundrobin", "web", measurement()) or ("", "")
     assert "`balance roundrobin` was slower with Slackwater than `balance leastconn` in 30 simulated scenarios" in text
     assert "1.50 times the mean response time (95% sure: 1.50 to 1.50)" in text
     assert remedy.startswith("`balance leastconn` in backend `web`")
     for name in ("leastconn", "random", "unknown", "uri", "newrr"):
-        assert measured.advice(name, "web", found()) is None
-    assert measured.advice("roundrobin", "web", found(2)) is None, "two scenarios decide nothing"
+        assert measured.advice(name, "web", measurement()) is None
+    assert measured.advice("roundrobin", "web", measurement(2)) is None, "two scenarios decide nothing"
 
 
 def test_haproxys_older_name_for_random_gets_the_same_advice() -> None:
-    worse = msgspec.structs.replace(found(), balances={"random": found().balances["roundrobin"]})
+    worse = msgspec.structs.replace(measurement(), balances={"random": measurement().balances["roundrobin"]})
     text, _ = measured.advice("unknown", "web", worse) or ("", "")
     assert "`balance random` was slower" in text
 

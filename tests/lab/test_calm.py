@@ -275,10 +275,10 @@ def test_a_line_that_is_no_minute_is_named(tmp_path: Path) -> None:
 
 def test_a_server_that_was_slow_to_its_users_is_no_false_episode_where_no_neighbour_is_claimed() -> None:
     states = States()
-    for at in range(500):
-        for node, rt_ms in (("n1", 20.0 if at >= 400 else 5.0), ("n2", 5.0)):
-            state: State = "slow" if at >= 405 and node == "n1" else "calm"
-            states.hear(at / 5, msgspec.structs.replace(verdict(node, state), rt_p95_ms=rt_ms))
+    for number in range(500):
+        for node, rt_ms in (("n1", 20.0 if number >= 400 else 5.0), ("n2", 5.0)):
+            state: State = "slow" if number >= 405 and node == "n1" else "calm"
+            states.hear(number / 5, msgspec.structs.replace(verdict(node, state), rt_p95_ms=rt_ms))
     (change,) = states.changes
     assert states.was_slow(change)
     tally = a_tally(*[CARRIED] * 9)

@@ -29,18 +29,20 @@ def state(recording: Recording, truth_rps: float, taken: float = 0.0, calm_rps: 
 
 
 def test_samples_that_saw_any_part_of_a_closed_loop_are_left_out() -> None:
-    of = recording(2.0)
-    at = [sample.time_unix_s for sample in of.samples if sample.node == of.nodes[0]]
-    middle = at[4]
-    kept, received = without(of.samples, of.received_unix_s, [(middle - 0.001, middle + 0.001)])
-    left = [sample.time_unix_s for sample in kept if sample.node == of.nodes[0]]
-    assert set(at) - set(left) == {middle, at[5]}, "the loop ran at the end of one period and at the start of the next"
+    recorded = recording(2.0)
+    times = [sample.time_unix_s for sample in recorded.samples if sample.node == recorded.nodes[0]]
+    middle = times[4]
+    kept, received = without(recorded.samples, recorded.received_unix_s, [(middle - 0.001, middle + 0.001)])
+    left = [sample.time_unix_s for sample in kept if sample.node == recorded.nodes[0]]
+    assert set(times) - set(left) == {middle, times[5]}, (
+        "the loop ran at the end of one period and at the start of the next"
+    )
     assert len(kept) == len(received)
 
 
 def test_a_right_estimate_has_a_small_error_and_a_wrong_truth_a_large_one() -> None:
-    of = recording()
-    right, wrong = compare(of, [state(of, CAPACITY_RPS), state(of, 2 * CAPACITY_RPS)], shipped())
+    recorded = recording()
+    right, wrong = compare(recorded, [state(recorded, CAPACITY_RPS), state(recorded, 2 * CAPACITY_RPS)], shipped())
     # The cluster's requests cost the same at any load, which the prior of wake-ups does not expect.
     assert abs(right["relative_error"]) < 0.3
     assert wrong["relative_error"] == pytest.approx((1.0 + right["relative_error"]) / 2.0 - 1.0, abs=0.01)
@@ -48,18 +50,18 @@ def test_a_right_estimate_has_a_small_error_and_a_wrong_truth_a_large_one() -> N
 
 
 def test_a_neighbour_that_the_detector_misses_counts_with_all_that_it_took() -> None:
-    of = recording()
-    (row,) = compare(of, [state(of, 0.4 * CAPACITY_RPS, taken=0.6)], shipped())
+    recorded = recording()
+    (row,) = compare(recorded, [state(recorded, 0.4 * CAPACITY_RPS, taken=0.6)], shipped())
     assert (row["estimated_lost"], row["lost_error"]) == (0.0, -0.6)
     assert summary([row])["lost_error_median"] == pytest.approx(0.6)
     assert summary([row])["calm_error_median"] is None
 
 
 def test_a_state_without_a_verdict_has_no_estimate_and_is_counted() -> None:
-    of = recording(2.0)
-    before = msgspec.structs.replace(of.samples[0]).time_unix_s - 100.0
-    never = State(of.nodes[0], 0.2, 0.0, 0.0, 0.0, before, before + 1.0, 100.0, 1.0, 100.0)
-    assert summary(compare(of, [never], shipped())) == {
+    recorded = recording(2.0)
+    before = msgspec.structs.replace(recorded.samples[0]).time_unix_s - 100.0
+    never = State(recorded.nodes[0], 0.2, 0.0, 0.0, 0.0, before, before + 1.0, 100.0, 1.0, 100.0)
+    assert summary(compare(recorded, [never], shipped())) == {
         "states": 1,
         "without_estimate": 1,
         "lost_error_median": None,
@@ -71,14 +73,14 @@ def test_a_state_without_a_verdict_has_no_estimate_and_is_counted() -> None:
 
 
 def test_states_are_read_beside_their_recording_and_a_missing_or_foreign_file_is_named(tmp_path: Path) -> None:
-    of, path = recording(2.0), tmp_path / "one.parquet"
-    write(path, of.samples, [], "", of.received_unix_s)
+    recorded, path = recording(2.0), tmp_path / "one.parquet"
+    write(path, recorded.samples, [], "", recorded.received_unix_s)
     with pytest.raises(RecordingError, match=r"one\.json: expected the states"):
         load_states(path)
     path.with_suffix(".json").write_text('{"states": [{"host": 3}]}')
     with pytest.raises(RecordingError, match=r"one\.json: expected the states"):
         load_states(path)
-    path.with_suffix(".json").write_bytes(msgspec.json.encode({"states": [state(of, 100.0)]}))
+    path.with_suffix(".json").write_bytes(msgspec.json.encode({"states": [state(recorded, 100.0)]}))
     again, states = load_states(path)
-    assert states == [state(of, 100.0)]
-    assert len(again.samples) == len(of.samples)
+    assert states == [state(recorded, 100.0)]
+    assert len(again.samples) == len(recorded.samples)

@@ -111,15 +111,15 @@ def test_an_outlier_is_ejected_for_a_time_that_grows_with_its_ejections() -> Non
 def test_an_ejected_host_that_behaves_has_a_short_ejection_the_next_time() -> None:
     decide = Outlier(base_ejection_s=2.0)
 
-    def at(now_s: float, slow: bool) -> int:
+    def weight_at(now_s: float, slow: bool) -> int:
         times = (50.0 if slow else 3.0, 3.1, 3.2)
         servers = [Seen(f"host{n}", requests=50, rt_mean_ms=rt) for n, rt in enumerate(times, 1)]
         return decide(Look(now_s, servers)).weights["host1"]
 
-    assert [at(now, slow=True) for now in (0, 1, 2, 3)] == [0, 0, 0, 0], "two seconds, then four"
-    assert [at(now, slow=False) for now in (4, 5, 6, 7, 8)] == [0, 0, 100, 100, 100]
-    assert [at(now, slow=True) for now in (9, 10)] == [0, 0]
-    assert at(11, slow=False) == 100, "it had been good for as many intervals as it had ejections"
+    assert [weight_at(now, slow=True) for now in (0, 1, 2, 3)] == [0, 0, 0, 0], "two seconds, then four"
+    assert [weight_at(now, slow=False) for now in (4, 5, 6, 7, 8)] == [0, 0, 100, 100, 100]
+    assert [weight_at(now, slow=True) for now in (9, 10)] == [0, 0]
+    assert weight_at(11, slow=False) == 100, "it had been good for as many intervals as it had ejections"
 
 
 def test_outliers_need_hosts_volume_and_a_real_distance() -> None:

@@ -68,10 +68,10 @@ def test_the_state_of_the_reinforcement_learner_is_the_second_before() -> None:
 
 
 def test_core_switch_leaves_three_cores_to_the_jobs_most_of_the_time() -> None:
-    of = core_switch.machine("a72")
+    machine = core_switch.machine("a72")
     work_s = {"ferret": 30.0, "fft": 10.0}
-    run = core_switch.run(CoreSwitch(of), of, 2, 1, work_s)
+    run = core_switch.run(CoreSwitch(machine), machine, 2, 1, work_s)
     assert set(run.jobs_s) == set(work_s)
     assert 40.0 <= sum(run.jobs_s.values()) < 60.0
     assert run.two_cores_percent < 50.0
-    assert core_switch.run(core_switch.ours(of), of, 10, 1, work_s).misses_percent <= 25.0
+    assert core_switch.run(core_switch.ours(machine), machine, 10, 1, work_s).misses_percent <= 25.0

@@ -222,28 +222,28 @@ class Recorder:
 
 
 def test_a_policy_sees_answers_and_its_action_is_set(tmp_path: Path) -> None:
-    of, policy = machine(), Recorder()
-    host = ServingHost(Cgroups(Hierarchy(1, (tmp_path,))), place(tmp_path), of.max_mhz)
-    host.set(whole(of.highest))
+    hardware, policy = machine(), Recorder()
+    host = ServingHost(Cgroups(Hierarchy(1, (tmp_path,))), place(tmp_path), hardware.max_mhz)
+    host.set(whole(hardware.highest))
     with (
         LiveLoad(Prompt, connections=1, closed=True, seed=1) as load,
-        Governing(policy, of, host, load, (os.getpid(),)) as governing,
+        Governing(policy, hardware, host, load, (os.getpid(),)) as governing,
     ):
         runs = threading.Thread(target=load.run, args=(100.0, WITHIN_S))
         runs.start()
         assert policy.done.wait(WITHIN_S)
     runs.join()
     assert files(tmp_path)[0] == "4"
-    assert governing.states[of.clocks_mhz[0] / of.max_mhz] >= 1
+    assert governing.states[hardware.clocks_mhz[0] / hardware.max_mhz] >= 1
 
 
 def test_what_a_policy_fails_with_is_told(tmp_path: Path) -> None:
-    of = machine()
-    host = ServingHost(Cgroups(Hierarchy(1, (tmp_path,))), place(tmp_path), of.max_mhz)
+    hardware = machine()
+    host = ServingHost(Cgroups(Hierarchy(1, (tmp_path,))), place(tmp_path), hardware.max_mhz)
     (tmp_path / "service/cpuset.cpus").unlink()
     (tmp_path / "service/cpuset.cpus").mkdir()
     load = LiveLoad(Server, connections=1, closed=True, seed=1)
-    with pytest.raises(LabError, match="Is a directory"), Governing(Recorder(), of, host, load, ()):
+    with pytest.raises(LabError, match="Is a directory"), Governing(Recorder(), hardware, host, load, ()):
         pass
 
 
@@ -255,9 +255,9 @@ def test_a_second_counts_by_when_its_requests_were_due() -> None:
 
 @pytest.mark.parametrize("name", LIVE)
 def test_each_policy_begins_with_clocks_of_the_machine(name: str) -> None:
-    of = machine()
-    action = policy_of(name, of, 100.0).start()
-    assert set(action.clocks_mhz) <= set(of.clocks_mhz)
+    hardware = machine()
+    action = policy_of(name, hardware, 100.0).start()
+    assert set(action.clocks_mhz) <= set(hardware.clocks_mhz)
 
 
 def seen() -> Seen:

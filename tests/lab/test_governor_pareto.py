@@ -41,8 +41,8 @@ def test_the_batch_ladder_is_pairs_at_the_nominal_clock_then_the_turbo() -> None
 def test_the_inferred_ladder_takes_low_clocks_first_only_where_they_save(
     curve: str, ladder: Callable[[Hardware], list[Configuration]]
 ) -> None:
-    of = hardware(curve, 4, (1000.0, 1500.0, 2000.0), busy_w=4.0, base_w=1.0, idle_w=1.0)
-    assert inferred_ladder(of) == ladder(of)
+    machine = hardware(curve, 4, (1000.0, 1500.0, 2000.0), busy_w=4.0, base_w=1.0, idle_w=1.0)
+    assert inferred_ladder(machine) == ladder(machine)
 
 
 def test_steps_down_rest_four_seconds_and_steps_up_come_at_once() -> None:

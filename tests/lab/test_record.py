@@ -54,12 +54,12 @@ def test_the_pool_is_overloaded_exactly_while_the_plan_says_so(seed: int) -> Non
     script = a_plan(seed, overload=True)
     overloads = [(disturbance.begin_s, disturbance.end_s) for disturbance in script.disturbances]
     assert overloads
-    at = 0.0
+    begin_s = 0.0
     for level in script.levels:
-        middle = at + level.seconds / 2
+        middle = begin_s + level.seconds / 2
         meant = any(first <= middle < last for first, last in overloads)
         assert (level.share > 1.0) == meant
-        at += level.seconds
+        begin_s += level.seconds
     for first, last in overloads:
         assert not any(noise.begin_s < last and first < noise.end_s for noise in script.noises)
 

@@ -95,16 +95,16 @@ def test_more_requests_than_children_wait_in_order() -> None:
 def test_a_quota_stops_a_server_until_the_next_period() -> None:
     server = Server(children=4, quota_cores=0.4)
     server.add(1, 0.05)
-    at = []
+    times = []
     while server.next_s() < 1.0 and not server.finished():
         server.advance(server.next_s())
-        at.append(round(server.at_s, 6))
+        times.append(round(server.at_s, 6))
     spent_s = 0.4 * PERIOD_S
     whole, left_s = divmod(0.05, spent_s)
     halts = [
         moment for number in range(int(whole)) for moment in (number * PERIOD_S + spent_s, (number + 1) * PERIOD_S)
     ]
-    assert at == pytest.approx([*halts, whole * PERIOD_S + left_s])
+    assert times == pytest.approx([*halts, whole * PERIOD_S + left_s])
 
 
 def test_a_neighbour_spends_the_quota_too() -> None:

@@ -63,7 +63,7 @@ class Shown:
 
 
 def weights(driven: AgentCheck) -> dict[str, int]:
-    return {one.name: one.weight for one in driven.read().servers}
+    return {server.name: server.weight for server in driven.read().servers}
 
 
 @given(some.integers(1, 256), some.integers(0, 256))
@@ -101,9 +101,9 @@ def test_a_weight_that_haproxy_never_shows_is_reported_as_it_is_and_no_more_aske
     assert driven.percents_for_nodes() == {"a": 0, "b": 100}
     assert weights(driven)["a"] == 0
     clock.now_s += PATIENCE_S
-    found = driven.read()
-    assert {one.name: one.weight for one in found.servers} == {"a": 100, "b": 100}
-    assert "a shows weight 100 instead of the one asked for" in found.trouble[0]
+    later = driven.read()
+    assert {server.name: server.weight for server in later.servers} == {"a": 100, "b": 100}
+    assert "a shows weight 100 instead of the one asked for" in later.trouble[0]
     assert driven.percents_for_nodes() == {"b": 100}, "a's monitor, if there is one, goes back to 100%"
     driven.set_weights({"a": 50})
     assert driven.percents_for_nodes() == {"a": 50}
@@ -137,7 +137,7 @@ def test_another_configured_weight_makes_what_was_asked_for_void() -> None:
 
 
 def test_no_maxconn_is_shown_since_none_can_be_set() -> None:
-    assert [one.maxconn for one in AgentCheck(Shown(a=1, b=2), Clock()).read().servers] == [None, None]
+    assert [server.maxconn for server in AgentCheck(Shown(a=1, b=2), Clock()).read().servers] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -192,11 +192,17 @@ class TestOnARealHAProxy:
     def test_it_makes_of_each_percentage_what_we_count_on(self) -> None:
         configured = (1, 7, 100, 200)
         with with_agents(configured) as (running, agents):
-            for weights in zip(*((0, 1, one // 3, one, min(2 * one, 256), 256) for one in configured), strict=True):
+            for weights in zip(
+                *(
+                    (0, 1, configured_weight // 3, configured_weight, min(2 * configured_weight, 256), 256)
+                    for configured_weight in configured
+                ),
+                strict=True,
+            ):
                 expected = {}
-                for n, (weight, one) in enumerate(zip(weights, configured, strict=True)):
-                    agents[n].line = f"{percent_of(weight, one)}%\n"
-                    expected[f"host{n + 1}"] = in_force(weight, one)
+                for n, (weight, configured_weight) in enumerate(zip(weights, configured, strict=True)):
+                    agents[n].line = f"{percent_of(weight, configured_weight)}%\n"
+                    expected[f"host{n + 1}"] = in_force(weight, configured_weight)
                 until(lambda e=expected: {host: running.weight(host) for host in e} == e, f"{expected}")  # type: ignore[misc]
 
     def test_zero_percent_gets_no_requests_and_half_gets_half_as_many(self) -> None:

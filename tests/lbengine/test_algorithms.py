@@ -23,11 +23,11 @@ def share(balance: str, weight: int) -> float:
         client = HAProxy(running.socket, "web", PATIENCE_S)
         shown = client.read()
         client.set_weights({"host1": weight})
-        found = running.shares(COUNT, distinct_sources=balance.startswith("source"))
-        assert sum(found) == pytest.approx(1.0)
+        shares = running.shares(COUNT, distinct_sources=balance.startswith("source"))
+        assert sum(shares) == pytest.approx(1.0)
         assert (shown.weights_mean == "keys") == ("hash-type" in balance)
         assert (shown.weights_mean == "draws") == balance.startswith("random")
-        return found[0]
+        return shares[0]
 
 
 @needs_haproxy

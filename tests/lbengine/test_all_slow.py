@@ -33,7 +33,7 @@ def played(recording: Recording) -> Weights:
     judge = new_judge()
     verdicts: dict[str, Verdict] = {}
     positions = {name: Position(100) for name in recording.nodes}
-    found: Weights = []
+    steps: Weights = []
     for now_s, batch in batches(recording):
         verdicts |= {verdict.node: verdict for verdict in judge.tick(now_s, batch)}
         servers = tuple(server(name, positions[name].weight) for name in recording.nodes)
@@ -46,8 +46,8 @@ def played(recording: Recording) -> Weights:
             total_rps=sum(verdict.rps or 0.0 for verdict in verdicts.values()),
         )
         positions = {name: decision.position for name, decision in decisions.servers.items()}
-        found.append((batch[-1].time_unix_s, {name: position.weight for name, position in positions.items()}))
-    return found
+        steps.append((batch[-1].time_unix_s, {name: position.weight for name, position in positions.items()}))
+    return steps
 
 
 def noises(recording: Recording) -> list[list[Label]]:
@@ -68,7 +68,7 @@ def during(played: Weights, labels: list[Label], after_s: float = 4.0) -> Weight
 def below_s(weights: Weights, server: str) -> float:
     """Seconds for which the server had less than its baseline."""
     steps = itertools.pairwise(weights)
-    return sum(then_s - at_s for (at_s, at), (then_s, _) in steps if at[server] < 100)
+    return sum(then_s - at_s for (at_s, weights), (then_s, _) in steps if weights[server] < 100)
 
 
 def test_the_recording_holds_the_three_stories(recording: Recording) -> None:

@@ -34,19 +34,19 @@ def mentions(source: str) -> Iterator[str]:
         if isinstance(node, ast.Expr)
     }
     for node in ast.walk(tree):
-        found = ""
+        text = ""
         if isinstance(node, ast.Name):
-            found = node.id
+            text = node.id
         elif isinstance(node, ast.Attribute):
-            found = node.attr
+            text = node.attr
         elif isinstance(node, ast.ImportFrom):
-            found = f"{node.module} {' '.join(alias.name for alias in node.names)}"
+            text = f"{node.module} {' '.join(alias.name for alias in node.names)}"
         elif isinstance(node, ast.Import):
-            found = " ".join(alias.name for alias in node.names)
+            text = " ".join(alias.name for alias in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in strings:
-            found = node.value
-        if NAMES.search(found):
-            yield f"line {getattr(node, 'lineno', 0)}: {found}"
+            text = node.value
+        if NAMES.search(text):
+            yield f"line {getattr(node, 'lineno', 0)}: {text}"
 
 
 @pytest.mark.parametrize("module", ELSEWHERE)

@@ -42,21 +42,21 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=200))
 def test_a_corrupt_file_is_refused_with_what_to_do(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    found = store(tmp_path_factory.mktemp("state"))
-    found.path.parent.mkdir()
-    found.path.write_bytes(data)
+    stored = store(tmp_path_factory.mktemp("state"))
+    stored.path.parent.mkdir()
+    stored.path.write_bytes(data)
     with pytest.raises(BaselineError, match=r"web\.json is there but cannot be read.*then remove the file"):
-        found.load()
+        stored.load()
 
 
 def test_every_cut_of_a_file_is_refused(tmp_path: Path) -> None:
-    found = store(tmp_path)
-    found.save({"host1": Baseline(100, 100)})
-    whole = found.path.read_bytes().rstrip()
+    stored = store(tmp_path)
+    stored.save({"host1": Baseline(100, 100)})
+    whole = stored.path.read_bytes().rstrip()
     for length in range(len(whole)):
-        found.path.write_bytes(whole[:length])
+        stored.path.write_bytes(whole[:length])
         with pytest.raises(BaselineError):
-            found.load()
+            stored.load()
 
 
 def test_a_file_of_another_backend_is_refused(tmp_path: Path) -> None:
@@ -66,41 +66,41 @@ def test_a_file_of_another_backend_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_baseline_of_ipvs_belongs_to_its_service_and_balancer(tmp_path: Path) -> None:
-    def of(balancer: Literal["lvs", "keepalived"], service: str) -> BaselineStore:
+    def store_of(balancer: Literal["lvs", "keepalived"], service: str) -> BaselineStore:
         return BaselineStore(
             tmp_path, {"lvs": IpvsPool, "keepalived": KeepalivedPool}[balancer]("web", service=service)
         )
 
     servers = {"10.0.0.11:80": Baseline(20, 0)}
-    of("lvs", "-t 10.0.0.1:80").save(servers)
-    assert of("lvs", "-t 10.0.0.1:80").load() == servers
+    store_of("lvs", "-t 10.0.0.1:80").save(servers)
+    assert store_of("lvs", "-t 10.0.0.1:80").load() == servers
     with pytest.raises(BaselineError, match=r"pool `web`, IPVS's service `-t 10\.0\.0\.1:80`, not to `web`, IPVS's"):
-        of("lvs", "-t 10.0.0.1:81").load()
+        store_of("lvs", "-t 10.0.0.1:81").load()
     with pytest.raises(BaselineError, match=r"not to `web`, keepalived's service `-t 10\.0\.0\.1:80`"):
-        of("keepalived", "-t 10.0.0.1:80").load()
+        store_of("keepalived", "-t 10.0.0.1:80").load()
     with pytest.raises(BaselineError, match="not to `web`, backend `web` behind /s"):
         store(tmp_path).load()
 
 
 def test_a_baseline_that_names_only_haproxys_things_is_read(tmp_path: Path) -> None:
-    found = store(tmp_path)
-    found.path.parent.mkdir()
-    found.path.write_text(
+    stored = store(tmp_path)
+    stored.path.parent.mkdir()
+    stored.path.write_text(
         '{"v":1,"pool":"web","socket":"/s","backend":"web","servers":{"host1":{"weight":80,"configured":100}}}'
     )
-    assert found.load() == {"host1": Baseline(80, 100)}
+    assert stored.load() == {"host1": Baseline(80, 100)}
 
 
 def test_a_file_that_was_replaced_or_removed_is_not_current(tmp_path: Path) -> None:
-    found = store(tmp_path)
-    assert not found.is_current()
-    found.save({})
-    assert found.is_current()
-    found.path.unlink()
-    assert not found.is_current()
-    found.save({})
+    stored = store(tmp_path)
+    assert not stored.is_current()
+    stored.save({})
+    assert stored.is_current()
+    stored.path.unlink()
+    assert not stored.is_current()
+    stored.save({})
     store(tmp_path).save({})
-    assert not found.is_current()
+    assert not stored.is_current()
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_a_file_that_was_replaced_or_removed_is_not_current(tmp_path: Path) -> N
     ],
 )
 def test_what_cannot_be_a_baseline_is_never_loaded(tmp_path: Path, good: str, bad: str, place: str) -> None:
-    found = store(tmp_path)
-    found.save({"host1": Baseline(80, 100, 5)})
-    text = found.path.read_text()
+    stored = store(tmp_path)
+    stored.save({"host1": Baseline(80, 100, 5)})
+    text = stored.path.read_text()
     assert good in text
-    found.path.write_text(text.replace(good, bad))
+    stored.path.write_text(text.replace(good, bad))
     with pytest.raises(BaselineError, match=place):
-        found.load()
+        stored.load()
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

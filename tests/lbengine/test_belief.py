@@ -31,9 +31,9 @@ def claimed(capacity_rps: float, stderr_rps: float = 10.0, probability: float = 
 
 
 def believed_rps(load: Load, looks: list[int], each_s: float = 0.0, speed: float = 1.0) -> float:
-    found = belief.believed(load, looks, CALM_RPS, 0.08, each_s, speed)
-    assert found.capacity_rps is not None
-    return found.capacity_rps
+    belief_now = belief.believed(load, looks, CALM_RPS, 0.08, each_s, speed)
+    assert belief_now.capacity_rps is not None
+    return belief_now.capacity_rps
 
 
 def test_a_loss_that_the_queue_does_not_show_is_hardly_believed() -> None:
@@ -80,13 +80,13 @@ def test_whatever_is_counted_and_claimed_the_belief_is_a_number(
     looks: list[int], rps: float, capacity_rps: float, stderr_rps: float, served_rps: float, p: float, speed: float
 ) -> None:
     load = msgspec.structs.replace(claimed(capacity_rps, stderr_rps, p, served_rps), rps=rps)
-    found = belief.believed(load, looks, CALM_RPS, 0.08, 0.0, speed)
-    assert 0.0 <= (found.capacity_rps or 0.0) < math.inf
-    assert 0.0 <= found.capacity_stderr_rps < math.inf
+    belief_now = belief.believed(load, looks, CALM_RPS, 0.08, 0.0, speed)
+    assert 0.0 <= (belief_now.capacity_rps or 0.0) < math.inf
+    assert 0.0 <= belief_now.capacity_stderr_rps < math.inf
 
 
 def test_a_capacity_with_an_error_as_large_as_itself_is_no_division_by_zero() -> None:
     loads = [claimed(125.0), Load("b", 100, 100, capacity_rps=300.0, capacity_stderr_rps=300.0, rps=100.0)]
     per_weight, error = calm_capacity(loads, [125.0, 300.0])
-    found = belief.believed(loads[0], [1, 2], 100 * per_weight, error, 0.0, 1.0)
-    assert 0.0 < (found.capacity_rps or 0.0) < math.inf
+    belief_now = belief.believed(loads[0], [1, 2], 100 * per_weight, error, 0.0, 1.0)
+    assert 0.0 < (belief_now.capacity_rps or 0.0) < math.inf

@@ -38,8 +38,8 @@ def lines(site: DrivenHAProxy, about: str) -> list[dict[str, Any]]:
     assert isinstance(cycle, Cycle)
     cycle.time_unix_s = time.time()
     site.journal.record(cycle)
-    found = CliRunner().invoke(cli, ["check", "--json", "--config", str(site.folder / "controller.toml")])
-    return [line for line in json.loads(found.stdout) if line["about"] == about]
+    done = CliRunner().invoke(cli, ["check", "--json", "--config", str(site.folder / "controller.toml")])
+    return [line for line in json.loads(done.stdout) if line["about"] == about]
 
 
 def test_a_server_that_slackwater_drained_is_not_said_to_be_left_alone(site: DrivenHAProxy) -> None:
@@ -47,8 +47,8 @@ def test_a_server_that_slackwater_drained_is_not_said_to_be_left_alone(site: Dri
     site.cycle(host1="interference")
     weight = site.weights()[0]
     assert weight < 20
-    said = lines(site, "balancer of pool web")
-    assert not any("left alone" in line["text"] or "too small" in line["text"] for line in said), said
+    printed = lines(site, "balancer of pool web")
+    assert not any("left alone" in line["text"] or "too small" in line["text"] for line in printed), printed
     (line,) = lines(site, "server host1 of pool web")
     assert line["state"] == "ok"
     assert line["text"].startswith(f"Slackwater has set its weight to {weight} of 100: interference:")
@@ -58,9 +58,9 @@ def test_a_server_with_weight_0_of_the_sites_own_is_still_warned_of(site: Driven
     site.balancer.send("set server web/host3 weight 0")
     site.cycle()
     site.cycle(host1="interference")
-    said = "\n".join(check(site.pool(mode="observe"), SETTINGS, site.folder))
-    assert "host3 has weight 0 and is left alone until it is given one" in said
-    assert "host1" not in said
+    warnings = "\n".join(check(site.pool(mode="observe"), SETTINGS, site.folder))
+    assert "host3 has weight 0 and is left alone until it is given one" in warnings
+    assert "host1" not in warnings
 
 
 def test_a_server_that_fails_well_above_its_peers_is_named_with_its_errors(site: DrivenHAProxy) -> None:

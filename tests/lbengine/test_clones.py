@@ -29,16 +29,16 @@ STORED = dict.fromkeys(HOSTS, Baseline(100, 100))
 
 
 def test_a_folder_has_an_id_of_its_own_which_it_keeps(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    for folder in (one, two):
+    first, second = tmp_path / "one", tmp_path / "two"
+    for folder in (first, second):
         folder.mkdir()
-    found = folder_id(str(one))
-    assert found != folder_id(str(two))
+    first_id = folder_id(str(first))
+    assert first_id != folder_id(str(second))
     folder_id.cache_clear()
-    assert folder_id(str(one)) == found
-    (one / "id").write_text("\0\n")
+    assert folder_id(str(first)) == first_id
+    (first / "id").write_text("\0\n")
     folder_id.cache_clear()
-    assert folder_id(str(one)) != found
+    assert folder_id(str(first)) != first_id
     assert folder_id(str(tmp_path / "nowhere")) == folder_id(str(tmp_path / "nowhere"))
     assert not (tmp_path / "nowhere").exists()
 
@@ -94,14 +94,14 @@ def test_a_copy_takes_over_with_the_baseline(tmp_path: Path, balancer: RealHAPro
                 past.save(dict.fromkeys(HOSTS, Baseline(7, 7)))
                 past.remove()
             shutil.copytree(a, b)
-        one = One(a, balancer, store)
-        await one.ownership.begin()
-        await one.thread.run(one.engine.store.save, STORED)
+        driving = One(a, balancer, store)
+        await driving.ownership.begin()
+        await driving.thread.run(driving.engine.store.save, STORED)
         balancer.send("set server web/host1 weight 0")
         two = One(b, balancer, store)
         await two.ownership.begin()
         assert two.engine.standby
-        await one.crash()
+        await driving.crash()
         async with asyncio.timeout(60.0):
             while two.engine.standby or not two.engine.store.path.exists():
                 await asyncio.sleep(LEASE_S / 10)
@@ -128,8 +128,8 @@ def test_the_end_of_one_leaves_the_weights_to_a_copy_that_drives_them_and_not_to
         await driving.ownership.begin()
         ending = machine.Process("lb", f"space of {a if is_a_copy else b}", 8, lambda _: False)
         clock = asyncio.get_running_loop().time
-        found = await another_of([Lease(store, key, str(a), clock, ending) for key in keys_of(driving.pool)])
-        assert found == ("lbengine of lb (pid 7) drives it" if is_a_copy else "")
+        other = await another_of([Lease(store, key, str(a), clock, ending) for key in keys_of(driving.pool)])
+        assert other == ("lbengine of lb (pid 7) drives it" if is_a_copy else "")
         await driving.crash()
 
     asyncio.run(scene())
@@ -143,13 +143,13 @@ def test_what_the_restore_command_has_put_back_is_not_taken_from_the_record(
 
     async def scene() -> None:
         store = Bucket()
-        one = One(tmp_path, balancer, store)
-        await one.ownership.begin()
-        await one.thread.run(one.engine.store.save, STORED)
+        driving = One(tmp_path, balancer, store)
+        await driving.ownership.begin()
+        await driving.thread.run(driving.engine.store.save, STORED)
         balancer.send("set server web/host1 weight 0")
-        await one.crash()
-        settings = ControllerSettings(pool=[one.pool], state_dir=str(tmp_path), bus=BusSettings())
-        assert [change.target for change in restore(settings, one.pool, "alice", "it crashed")] == ["host1"]
+        await driving.crash()
+        settings = ControllerSettings(pool=[driving.pool], state_dir=str(tmp_path), bus=BusSettings())
+        assert [change.target for change in restore(settings, driving.pool, "alice", "it crashed")] == ["host1"]
         balancer.send("set server web/host2 weight 50")
         again = One(tmp_path, balancer, store)
         await again.ownership.begin()

@@ -81,8 +81,8 @@ def test_it_is_at_rest_while_all_are_calm_and_see_their_own_requests(
 ) -> None:
     with Journal.open(journal_path(tmp_path)) as journal:
         engine = Engine(POOL, LbengineSettings(), tmp_path, journal, balancer=Played("roundrobin"))
-        for one in verdicts:
-            engine.inbox.put(one, 1000.0)
+        for verdict in verdicts:
+            engine.inbox.put(verdict, 1000.0)
         engine.cycle(1000.1)
         assert engine.at_rest == rests
         engine.stand_by("another drives it", False)

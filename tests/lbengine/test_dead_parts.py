@@ -91,22 +91,22 @@ def dead_controller(site: DrivenHAProxy, bus: str = "") -> str:
         f'socket = "{site.balancer.socket}"\n'
     )
     servers = [ServerState(f"host{n}", "up", 0 if n == 1 else 100, 100, 100) for n in (1, 2, 3)]
-    at = time.time() - 60.0
+    unix_s = time.time() - 60.0
     with Journal.open(journal_path(site.folder)) as journal:
-        journal.record(Cycle(1, "web", at, "act", False, "roundrobin", "optimal", "web: host1 100 -> 0", servers))
+        journal.record(Cycle(1, "web", unix_s, "act", False, "roundrobin", "optimal", "web: host1 100 -> 0", servers))
     return str(path)
 
 
 def test_status_of_a_dead_controller_says_so_and_shows_what_haproxy_shows(site: DrivenHAProxy) -> None:
     config = dead_controller(site)
-    said = status(config)
-    assert "The controller does not run since " in said
-    assert "HAProxy shows the weights host1 100, host2 100, host3 100" in said
-    assert "broken: The controller does not run: nothing is watched or changed in pool web." in said
-    assert "`systemctl start slackwater-controller` starts it" in said
-    assert "slackwater serve" not in said
-    assert "restore" not in said, "there is nothing to restore"
-    assert "last cycle: web: host1 100 -> 0" in said
+    printed = status(config)
+    assert "The controller does not run since " in printed
+    assert "HAProxy shows the weights host1 100, host2 100, host3 100" in printed
+    assert "broken: The controller does not run: nothing is watched or changed in pool web." in printed
+    assert "`systemctl start slackwater-controller` starts it" in printed
+    assert "slackwater serve" not in printed
+    assert "restore" not in printed, "there is nothing to restore"
+    assert "last cycle: web: host1 100 -> 0" in printed
     (pool,) = json.loads(run("status", "--config", config, "--json").stdout)["pools"]
     assert (pool["running"], [row["weight"] for row in pool["rows"]]) == (False, [100, 100, 100])
     site.balancer.send("set server web/host1 weight 0")
@@ -116,9 +116,9 @@ def test_status_of_a_dead_controller_says_so_and_shows_what_haproxy_shows(site: 
 def test_status_when_both_are_dead_says_so(site: DrivenHAProxy) -> None:
     config = dead_controller(site)
     site.balancer.stop()
-    said = status(config)
-    assert "The controller does not run since " in said
-    assert "and HAProxy does not answer: " in said
+    printed = status(config)
+    assert "The controller does not run since " in printed
+    assert "and HAProxy does not answer: " in printed
 
 
 def test_pause_without_a_controller_speaks_of_the_controller_and_not_of_the_bus(site: DrivenHAProxy) -> None:

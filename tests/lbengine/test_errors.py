@@ -33,13 +33,13 @@ from tests.support.real_processes import free_port
 TIMEOUT_S = 20.0
 COUNTS = st.dictionaries(
     st.sampled_from("abcdef"),
-    st.tuples(st.integers(0, 5000), st.floats(0.0, 1.0)).map(lambda one: Count(one[0], round(one[0] * one[1]))),
+    st.tuples(st.integers(0, 5000), st.floats(0.0, 1.0)).map(lambda drawn: Count(drawn[0], round(drawn[0] * drawn[1]))),
 )
 
 
 def test_a_server_that_fails_37_of_100_requests_is_named_and_its_peers_are_not() -> None:
-    found = failing({"web1": Count(600, 0), "web2": Count(600, 222), "web3": Count(600, 0)})
-    assert {name: (one.share, one.peers) for name, one in found.items()} == {"web2": (0.37, 0.0)}
+    named = failing({"web1": Count(600, 0), "web2": Count(600, 222), "web3": Count(600, 0)})
+    assert {name: (server.share, server.peers) for name, server in named.items()} == {"web2": (0.37, 0.0)}
 
 
 def test_a_few_failures_in_a_row_are_enough_and_one_is_not() -> None:
@@ -77,9 +77,9 @@ def test_two_that_fail_are_both_named() -> None:
 
 @given(COUNTS)
 def test_whoever_is_named_fails_more_than_its_peers_and_never_are_all_named(counts: dict[str, Count]) -> None:
-    found = failing(counts)
-    assert all(counts[name].share == one.share > one.peers for name, one in found.items())
-    assert len(found) < max(len(counts), 1)
+    named = failing(counts)
+    assert all(counts[name].share == server.share > server.peers for name, server in named.items())
+    assert len(named) < max(len(counts), 1)
 
 
 @given(COUNTS, st.sampled_from("abcdef"))
@@ -195,11 +195,11 @@ def test_one_server_that_answers_500_at_once_is_named_by_status_and_the_api(tmp_
         now = cycle.time_unix_s = time.time()
         calm = [verdict(host, "calm", time_unix_s=now, since_unix_s=now - 60.0) for host in HOSTS]
         site.journal.record(cycle, *calm)
-        said = CliRunner().invoke(cli, ["status", "--config", str(tmp_path / "controller.toml")]).stdout
+        printed = CliRunner().invoke(cli, ["status", "--config", str(tmp_path / "controller.toml")]).stdout
         view = pool_status(site.journal, "web", now, {}, "HAProxy")
         site.journal.close()
-    assert "2 of 3 calm; host2 fails 100 of 100 requests, its peers 0" in " ".join(said.split())
-    assert "errors/s" in said
+    assert "2 of 3 calm; host2 fails 100 of 100 requests, its peers 0" in " ".join(printed.split())
+    assert "errors/s" in printed
     failing = view.rows[1]
     assert (failing.failed_share, failing.peers_failed_share) == (1.0, 0.0)
     assert failing.errors_per_s == pytest.approx(20.0 / 1.0, rel=0.2)

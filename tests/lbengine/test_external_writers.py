@@ -134,7 +134,7 @@ def with_srv(folder: Path, options: str = "") -> Iterator[tuple[DrivenHAProxy, S
         )
         try:
             with site_of(backends, folder) as site:
-                until(lambda: all(one.available for one in site.servers().values()), "all three are resolved")
+                until(lambda: all(server.available for server in site.servers().values()), "all three are resolved")
                 yield site, dns
         finally:
             dns.close()

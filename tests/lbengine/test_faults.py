@@ -105,7 +105,7 @@ def cut_everywhere(
     folder: Path, before: Callable[[BaselineStore], None], work: Callable[[BaselineStore], None]
 ) -> list[tuple[bool, dict[str, Baseline] | None]]:
     """What is found after a cut at each step of `work`, and whether that had returned; on the worst of disks."""
-    found = []
+    outcomes = []
     for number, names_first in itertools.product(range(100), (False, True)):
         place = folder / f"{number}-{names_first}"
         (place / "state").mkdir(parents=True)
@@ -116,11 +116,11 @@ def cut_everywhere(
         with contextlib.suppress(PowerCut), disk.in_force(Cutter(number)):
             work(store)
             returned = True
-        found.append((returned, BaselineStore(disk.after_a_cut(place / "after", names_first), POOL).load()))
+        outcomes.append((returned, BaselineStore(disk.after_a_cut(place / "after", names_first), POOL).load()))
         if returned and names_first:
             break
-    assert len(found) > 8, "the steps were seen"
-    return found
+    assert len(outcomes) > 8, "the steps were seen"
+    return outcomes
 
 
 OLD, NEW = {"host1": Baseline(100, 100)}, {"host1": Baseline(70, 70, 50), "host2": Baseline(1, 1)}
@@ -128,7 +128,7 @@ POOL = HAProxyPool(name="web", backend="web", socket="/s")
 
 
 @pytest.mark.parametrize(
-    ("before", "work", "one", "other"),
+    ("before", "work", "old", "new"),
     [
         (lambda store: store.save(OLD), lambda store: store.save(NEW), OLD, NEW),
         (lambda _: None, lambda store: store.save(NEW), None, NEW),
@@ -140,13 +140,13 @@ def test_a_power_cut_at_any_step_leaves_what_was_or_what_shall_be_and_the_latter
     tmp_path: Path,
     before: Callable[[BaselineStore], None],
     work: Callable[[BaselineStore], None],
-    one: dict[str, Baseline] | None,
-    other: dict[str, Baseline] | None,
+    old: dict[str, Baseline] | None,
+    new: dict[str, Baseline] | None,
 ) -> None:
-    found = cut_everywhere(tmp_path, before, work)
-    assert [stored for returned, stored in found if returned] == [other, other]
-    assert all(stored in (one, other) for _, stored in found)
-    assert found[0] == (False, one)
+    outcomes = cut_everywhere(tmp_path, before, work)
+    assert [stored for returned, stored in outcomes if returned] == [new, new]
+    assert all(stored in (old, new) for _, stored in outcomes)
+    assert outcomes[0] == (False, old)
 
 
 @needs_haproxy

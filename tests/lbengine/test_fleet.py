@@ -326,12 +326,12 @@ def test_one_socket_is_plain_and_several_are_a_fleet(two: Two) -> None:
 
 
 def test_the_lock_is_on_every_socket(tmp_path: Path) -> None:
-    one, other = str(tmp_path / "one"), str(tmp_path / "other")
-    both = HAProxyPool(name="web", backend="web", socket=one, sockets=[other])
-    with pool_lock(HAProxyPool(name="b", backend="web", socket=other), tmp_path):
-        with pytest.raises(LockError, match=f"behind {other}"):
+    first, second = str(tmp_path / "one"), str(tmp_path / "other")
+    both = HAProxyPool(name="web", backend="web", socket=first, sockets=[second])
+    with pool_lock(HAProxyPool(name="b", backend="web", socket=second), tmp_path):
+        with pytest.raises(LockError, match=f"behind {second}"):
             pool_lock(both, tmp_path).__enter__()
-        pool_lock(HAProxyPool(name="c", backend="web", socket=one), tmp_path).__enter__()
+        pool_lock(HAProxyPool(name="c", backend="web", socket=first), tmp_path).__enter__()
 
 
 @pytest.mark.parametrize(

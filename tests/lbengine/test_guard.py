@@ -101,14 +101,14 @@ def test_no_sequence_of_verdicts_and_overrides_breaks_the_bounds(
     now_s = 0.0
     for told_of_all, pause_s, total, waiting in turns:
         now_s += pause_s
-        of = dict(zip(stored, told_of_all, strict=False))
-        theirs = {name: facts.controlled for name, facts in of.items() if facts.controlled is not None}
+        facts_of = dict(zip(stored, told_of_all, strict=False))
+        theirs = {name: facts.controlled for name, facts in facts_of.items() if facts.controlled is not None}
         positions |= {name: Position(weight) for name, weight in theirs.items()}
         servers = [
             dataclasses.replace(server(name, positions[name].weight, facts.up), backup=name in backups)
-            for name, facts in of.items()
+            for name, facts in facts_of.items()
         ]
-        rates = {name: facts.rps for name, facts in of.items()}
+        rates = {name: facts.rps for name, facts in facts_of.items()}
         decisions = decided(
             snapshot(servers, balance),
             positions,
@@ -116,7 +116,7 @@ def test_no_sequence_of_verdicts_and_overrides_breaks_the_bounds(
                 name: msgspec.structs.replace(
                     verdict(name, facts.state, facts.severity, facts.capacity_rps), cpu=facts.cpu
                 )
-                for name, facts in of.items()
+                for name, facts in facts_of.items()
                 if facts.state is not None
             },
             now_s=now_s,
@@ -126,9 +126,11 @@ def test_no_sequence_of_verdicts_and_overrides_breaks_the_bounds(
             waiting=waiting,
             rates=rates if total is True else None,
             total_rps=sum(rates.values()) if total is True else total,
-            drains={n: TemporaryOverride("drain", now_s + 1.0, "a test", "why") for n, t in of.items() if t.drained},
-            holds={n: TemporaryOverride("hold", now_s + 1.0, "a test", "") for n, t in of.items() if t.held},
-            pins={name: Pin(facts.pin, "anna") for name, facts in of.items() if facts.pin is not None},
+            drains={
+                n: TemporaryOverride("drain", now_s + 1.0, "a test", "why") for n, t in facts_of.items() if t.drained
+            },
+            holds={n: TemporaryOverride("hold", now_s + 1.0, "a test", "") for n, t in facts_of.items() if t.held},
+            pins={name: Pin(facts.pin, "anna") for name, facts in facts_of.items() if facts.pin is not None},
         )
         active = [s for s in servers if s.available and not s.backup]
         governed = [s.name for s in active if s.name not in theirs and stored[s.name].weight > 0]
@@ -144,19 +146,19 @@ def test_no_sequence_of_verdicts_and_overrides_breaks_the_bounds(
 
 
 def test_any_number_of_servers_beside_neighbours_may_be_reduced() -> None:
-    found = guard.admit({"h1": "interference", "h2": "interference", "h3": "calm"}, reduced=())
-    assert found == guard.Admission(frozenset(("h1", "h2")))
+    admission = guard.admit({"h1": "interference", "h2": "interference", "h3": "calm"}, reduced=())
+    assert admission == guard.Admission(frozenset(("h1", "h2")))
 
 
 def test_all_slow_in_any_verdict_is_panic() -> None:
-    found = guard.admit({"h1": "interference", "h2": "all_slow", "h3": "calm"}, reduced=("h1",))
-    assert not found.reduce
-    assert found.panic
+    admission = guard.admit({"h1": "interference", "h2": "all_slow", "h3": "calm"}, reduced=("h1",))
+    assert not admission.reduce
+    assert admission.panic
 
 
 def test_overload_alone_is_no_panic_and_no_reason_to_reduce() -> None:
-    found = guard.admit({"h1": "overload", "h2": "overload", "h3": "calm"}, reduced=())
-    assert found == guard.Admission(frozenset())
+    admission = guard.admit({"h1": "overload", "h2": "overload", "h3": "calm"}, reduced=())
+    assert admission == guard.Admission(frozenset())
 
 
 def test_an_episode_that_waits_for_its_end_holds_a_server_down_and_lowers_none() -> None:
@@ -193,7 +195,7 @@ def test_weights_stay_within_what_the_balancer_takes() -> None:
 def test_when_all_are_slow_alike_everything_is_given_back_at_once() -> None:
     names = ["web1", "web2", "web3"]
     states: dict[str, State] = {"web1": "interference", "web2": "all_slow", "web3": "all_slow"}
-    found = decided(
+    decisions = decided(
         snapshot([server("web1", 0), server("web2", 100), server("web3", 100)]),
         {"web1": Position(0), "web2": Position(100), "web3": Position(100)},
         {name: verdict(name, state, 0.9 * (name == "web1"), 40.0) for name, state in states.items()},
@@ -201,8 +203,8 @@ def test_when_all_are_slow_alike_everything_is_given_back_at_once() -> None:
         rates=dict.fromkeys(names, 80.0),
         total_rps=240.0,
     )
-    assert [found.servers[name].position.weight for name in names] == [100] * 3
-    assert "alike" in found.panic
+    assert [decisions.servers[name].position.weight for name in names] == [100] * 3
+    assert "alike" in decisions.panic
 
 
 # --- residual capacity: what is asked for by hand and by the second stage
@@ -241,8 +243,8 @@ def four(
     return decided(shown, positions, facts, now_s=100.0, total_rps=total_rps, **of_view)
 
 
-def weights_of(found: Decisions) -> list[int]:
-    return [found.servers[name].position.weight for name in FOUR]
+def weights_of(decisions: Decisions) -> list[int]:
+    return [decisions.servers[name].position.weight for name in FOUR]
 
 
 def drain(*names: str) -> dict[str, TemporaryOverride]:
@@ -250,18 +252,18 @@ def drain(*names: str) -> dict[str, TemporaryOverride]:
 
 
 def test_a_drain_that_the_others_can_carry_takes_all_weight() -> None:
-    found = four(700.0, drains=drain("host1"))
-    assert weights_of(found) == [100, 0, 100, 100]
-    assert found.servers["host1"].why == "drained for retune: php-fpm reloads"
-    assert found.servers["host1"].cause == "drained"
+    decisions = four(700.0, drains=drain("host1"))
+    assert weights_of(decisions) == [100, 0, 100, 100]
+    assert decisions.servers["host1"].why == "drained for retune: php-fpm reloads"
+    assert decisions.servers["host1"].cause == "drained"
 
 
 @pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
 def test_a_drained_server_keeps_what_the_others_cannot_carry(balance: str) -> None:
-    found = four(800.0, drains=drain("host1"), balance=balance)
-    kept = found.servers["host1"].position.weight
+    decisions = four(800.0, drains=drain("host1"), balance=balance)
+    kept = decisions.servers["host1"].position.weight
     assert 0 < kept < 100
-    assert found.servers["host1"].why == (
+    assert decisions.servers["host1"].why == (
         f"drained for retune: php-fpm reloads; it keeps {kept}, which the others cannot carry below 80% of their"
         " capacity"
     )
@@ -275,26 +277,26 @@ def test_in_a_pool_that_is_full_a_drain_takes_nothing() -> None:
 
 def test_a_drain_in_an_episode_leaves_the_slow_server_what_is_too_much_for_the_two_others() -> None:
     without = weights_of(four(520.0, states={"host0": "interference"}))
-    found = weights_of(four(520.0, states={"host0": "interference"}, drains=drain("host1")))
+    weights = weights_of(four(520.0, states={"host0": "interference"}, drains=drain("host1")))
     assert without[0] <= 2
-    assert found[0] > 10
-    assert 520.0 * 100 / sum(found) <= 300.0 * (0.8 + 0.02)
+    assert weights[0] > 10
+    assert 520.0 * 100 / sum(weights) <= 300.0 * (0.8 + 0.02)
 
 
 def test_where_rates_are_unknown_a_drain_heeds_the_others_cpu() -> None:
     assert weights_of(four(None, drains=drain("host1"))) == [100, 0, 100, 100]
     assert weights_of(four(None, drains=drain("host1"), cpu=0.5)) == [100, 0, 100, 100]
-    found = weights_of(four(None, drains=drain("host1"), cpu=0.7))
-    assert found == [100, 50, 100, 100], "0.7 * 400 / 350 = 0.8"
+    weights = weights_of(four(None, drains=drain("host1"), cpu=0.7))
+    assert weights == [100, 50, 100, 100], "0.7 * 400 / 350 = 0.8"
 
 
 def test_a_drain_beyond_the_blast_radius_is_refused_in_words() -> None:
-    found = four(100.0, drains=drain("host1", "host2", "host3"))
-    assert weights_of(found) == [100, 0, 0, 100]
-    assert found.servers["host3"].why == (
+    decisions = four(100.0, drains=drain("host1", "host2", "host3"))
+    assert weights_of(decisions) == [100, 0, 0, 100]
+    assert decisions.servers["host3"].why == (
         "not drained: at most 50% of the pool may be drained at a time, and never its last server"
     )
-    assert found.servers["host3"].cause == "not_drained"
+    assert decisions.servers["host3"].cause == "not_drained"
 
 
 def test_a_pin_wins_and_what_it_does_to_the_others_is_reported() -> None:
@@ -310,16 +312,16 @@ def test_a_pin_wins_and_what_it_does_to_the_others_is_reported() -> None:
 
 def test_a_pin_goes_before_a_verdict_where_the_blast_radius_has_room_for_one_only() -> None:
     states: dict[str, State] = {"host0": "interference", "host2": "interference"}
-    found = weights_of(four(100.0, states=states, pins={"host1": Pin(0, "anna")}))
-    assert found[1] == 0
-    assert sorted((found[0], found[2])) == [0, 10]
+    weights = weights_of(four(100.0, states=states, pins={"host1": Pin(0, "anna")}))
+    assert weights[1] == 0
+    assert sorted((weights[0], weights[2])) == [0, 10]
 
 
 def test_a_pinned_server_is_not_counted_on_for_more_than_it_gets() -> None:
-    found = weights_of(four(520.0, states={"host0": "interference"}, pins={"host1": Pin(0, "anna")}))
-    assert found[1] == 0
-    assert found[0] > 0
-    assert 520.0 * 100 / sum(found) <= 300.0 * (0.8 + 0.02)
+    weights = weights_of(four(520.0, states={"host0": "interference"}, pins={"host1": Pin(0, "anna")}))
+    assert weights[1] == 0
+    assert weights[0] > 0
+    assert 520.0 * 100 / sum(weights) <= 300.0 * (0.8 + 0.02)
 
 
 @pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
@@ -327,8 +329,8 @@ def test_calm_gives_the_weight_back_at_once_and_an_episode_does_so_when_the_othe
     slow: dict[str, State] = {"host0": "interference"}
     assert weights_of(four(520.0, (2, 100, 100, 100), balance=balance))[0] == 100
     assert weights_of(four(520.0, (0, 100, 100, 100), slow, balance))[0] == 0, "there is room"
-    found = weights_of(four(760.0, (0, 100, 100, 100), slow, balance))
-    assert found[0] > 0, "no dwell"
+    weights = weights_of(four(760.0, (0, 100, 100, 100), slow, balance))
+    assert weights[0] > 0, "no dwell"
 
 
 def test_where_rates_are_unknown_and_the_others_cpu_is_high_nothing_is_taken_from_the_slow_server() -> None:
@@ -353,9 +355,9 @@ def test_an_episode_that_only_waits_for_its_end_lowers_no_server_that_stands_at_
 
 def test_three_of_four_servers_beside_neighbours_are_reduced_and_two_of_them_drained_at_most() -> None:
     three: dict[str, State] = dict.fromkeys(FOUR[:3], "interference")
-    found = four(100.0, states=three)
-    assert not found.panic
-    assert sorted(weights_of(found)) == [0, 0, 10, 100]
+    decisions = four(100.0, states=three)
+    assert not decisions.panic
+    assert sorted(weights_of(decisions)) == [0, 0, 10, 100]
     full = four(400.0, states=three)
     assert weights_of(full)[3] == 100
     assert all(10 <= weight < 100 for weight in weights_of(full)[:3]), "the last one cannot carry it all"
@@ -363,7 +365,7 @@ def test_three_of_four_servers_beside_neighbours_are_reduced_and_two_of_them_dra
 
 def test_where_all_are_slow_alike_an_episode_changes_nothing() -> None:
     four_slow: dict[str, State] = dict.fromkeys(FOUR, "interference")
-    found = four(160.0, states=four_slow)
-    assert weights_of(found) == [100, 100, 100, 100]
-    assert found.servers["host0"].cause == "no_gain"
-    assert "the others would not answer its requests sooner" in found.servers["host0"].why
+    decisions = four(160.0, states=four_slow)
+    assert weights_of(decisions) == [100, 100, 100, 100]
+    assert decisions.servers["host0"].cause == "no_gain"
+    assert "the others would not answer its requests sooner" in decisions.servers["host0"].why

@@ -72,28 +72,28 @@ class World:
             kept = {host: self.balancer.weights[host] for host in self.theirs}
             assert kept == self.theirs, "a person's weight is theirs"
 
-    def do(self, what: str, host: str | None, value: object) -> None:
-        if what == "hand":
+    def do(self, event: str, host: str | None, value: object) -> None:
+        if event == "hand":
             assert isinstance(host, str)
             assert isinstance(value, int)
             self.balancer.weights[host] = value
-            self.theirs = {one: weight for one, weight in self.theirs.items() if one != host}
+            self.theirs = {name: weight for name, weight in self.theirs.items() if name != host}
             self.theirs |= {host: value} if value != CONFIGURED else {}
-        elif what == "state":
+        elif event == "state":
             assert isinstance(host, str)
             self.states[host] = value  # type: ignore[assignment]
-        elif what == "reload":
+        elif event == "reload":
             self.balancer.reload()
             self.theirs = {}
-        elif what == "crash":
+        elif event == "crash":
             self.start()
-        elif what == "stop":
+        elif event == "stop":
             self.engine.stop(self.now_s, "it stops")
             self.start()
-        elif what in ("observe", "act"):
-            self.engine.command(Request(action="mode", by="alice", mode=what), self.now_s)  # type: ignore[arg-type]
+        elif event in ("observe", "act"):
+            self.engine.command(Request(action="mode", by="alice", mode=event), self.now_s)  # type: ignore[arg-type]
         else:
-            self.engine.command(Request(action=what, by="alice"), self.now_s)  # type: ignore[arg-type]
+            self.engine.command(Request(action=event, by="alice"), self.now_s)  # type: ignore[arg-type]
         self.cycles()
 
 

@@ -42,10 +42,10 @@ def is_lowered(site: DrivenHAProxy, by_hand: int = 40) -> bool:
 
 def put_back(site: DrivenHAProxy) -> list[str]:
     """`slackwater restore --all`, and what it says."""
-    said: list[str] = []
+    sentences: list[str] = []
     settings = ControllerSettings(pool=[site.pool()], state_dir=str(site.folder))
-    restore(settings, site.pool(), "alice", "by hand", said.append)
-    return said
+    restore(settings, site.pool(), "alice", "by hand", sentences.append)
+    return sentences
 
 
 def order(site: DrivenHAProxy, action: str, mode: Mode | None = None) -> str:
@@ -124,9 +124,9 @@ def test_observe_says_where_a_server_would_be_and_where_it_is(site: DrivenHAProx
     site.start(mode="observe")
     site.cycle()
     assert "would set host2 100 -> 0" in site.cycle(host2="interference")
-    said = site.cycle(host2="interference")
-    assert "host2 would be at 0 of 100, and is at 100 (interference)" in said
-    assert "stays at" not in said
+    sentence = site.cycle(host2="interference")
+    assert "host2 would be at 0 of 100, and is at 100 (interference)" in sentence
+    assert "stays at" not in sentence
 
 
 def test_a_reload_during_an_episode_is_the_reason_and_why_the_weight_is_wanted_is_said(site: DrivenHAProxy) -> None:
@@ -161,9 +161,9 @@ def test_where_no_weight_is_configured_the_command_says_whose_value_it_keeps(tmp
         engine.cycle(1.0)
         engine.command(Request(action="pause", by="alice"), 2.0)
         table.weights["10.0.0.2:80"] = 8
-        said = engine.cycle(3.0)
+        sentence = engine.cycle(3.0)
         resumed = engine.command(Request(action="resume", by="alice"), 4.0)
-    assert "baseline: 10.0.0.2:80 has weight 8 now, it had 20, and none is configured" in said
+    assert "baseline: 10.0.0.2:80 has weight 8 now, it had 20, and none is configured" in sentence
     assert resumed.endswith(
         "; IPVS has no configured weight of these, so that of now is their baseline: 10.0.0.1:80 20, 10.0.0.2:80 8"
     )

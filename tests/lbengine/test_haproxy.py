@@ -277,22 +277,22 @@ def test_an_answer_in_another_form_is_refused_by_what_was_expected(
         parse(info, stat, state, "s")
 
 
-@pytest.mark.parametrize("what", ["read", "set_weights", "set_maxconns"])
-def test_a_haproxy_that_is_stopping_is_asked_again_later(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("call", ["read", "set_weights", "set_maxconns"])
+def test_a_haproxy_that_is_stopping_is_asked_again_later(tmp_path: Path, call: str) -> None:
     """Its socket can still be connected to, but it shows no servers and refuses changes."""
     info, empty, refused = b"Pid: 7\nUptime_sec: 5\nStopping: 1\n\n", b"# pxname,svname\n\n", b"No such server.\n\n"
     reply = {
         "read": info + empty + empty,
         "set_weights": refused + info + empty,
         "set_maxconns": refused + info + empty + empty,
-    }[what]
+    }[call]
     balancer = HAProxy(str(tmp_path / "s"), "web", TIMEOUT_S)
-    asked = () if what == "read" else ({"host1": 50},)
+    asked = () if call == "read" else ({"host1": 50},)
     with (
         answering(tmp_path / "s", reply),
         pytest.raises(BalancerUnreachable, match=r"pid 7\) is stopping"),
     ):
-        getattr(balancer, what)(*asked)
+        getattr(balancer, call)(*asked)
 
 
 def test_answers_are_split_at_empty_lines() -> None:

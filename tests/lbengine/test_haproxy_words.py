@@ -68,7 +68,7 @@ def test_only_a_line_feed_ends_a_line_and_only_haproxy_knows_some_values() -> No
     assert words('x "$A" "${A[*]}" "${B-c}"', {}) == ["x", UNKNOWN, UNKNOWN, "c"]
     rows = rows_of(["global", " setenv A 1", " presetenv A 2", ' server "$A"', " unsetenv A", ' server "$A"'], {})
     assert (rows[3][1], rows[5][1]) == ("1", UNKNOWN)
-    assert [one[:2] for one in sections(rows_of(["defaults d from e", "", "backend b # c", " x"], {}))] == [
+    assert [section[:2] for section in sections(rows_of(["defaults d from e", "", "backend b # c", " x"], {}))] == [
         ("defaults", "d"),
         ("backend", "b"),
     ]

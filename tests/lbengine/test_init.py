@@ -209,8 +209,8 @@ def test_settings_keep_their_owner_their_mode_and_their_place(here: Here, balanc
 def test_what_is_there_stays_unless_forced(here: Here, balancer: RealHAProxy) -> None:
     here.config.parent.mkdir()
     here.config.write_text("mine")
-    said = here.refusal("--socket", balancer.socket)
-    assert said == f"{here.config} is there already; --force replaces it, --dry-run shows what would be written"
+    refused = here.refusal("--socket", balancer.socket)
+    assert refused == f"{here.config} is there already; --force replaces it, --dry-run shows what would be written"
     assert here.config.read_text() == "mine"
     assert here.init("--socket", balancer.socket, "--force").exit_code == 0
     assert here.monitors().exit_code == 0
@@ -224,11 +224,11 @@ def test_what_is_there_stays_unless_forced(here: Here, balancer: RealHAProxy) ->
 def test_a_dry_run_writes_nothing(here: Here, balancer: RealHAProxy) -> None:
     done = here.init("--socket", balancer.socket, "--dry-run", "--json")
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert not found["written"]
-    assert parse(found["text"], "f.toml").pool[0].name == "web"
-    assert [node["name"] for node in found["pools"][0]["nodes"]] == ["host1", "host2", "host3"]
-    assert found["haproxy"]["backends"][0]["servers"][0]["weight"] == 100
+    report = json.loads(done.stdout)
+    assert not report["written"]
+    assert parse(report["text"], "f.toml").pool[0].name == "web"
+    assert [node["name"] for node in report["pools"][0]["nodes"]] == ["host1", "host2", "host3"]
+    assert report["haproxy"]["backends"][0]["servers"][0]["weight"] == 100
     assert not here.state.exists()
     assert not here.config.exists()
 
@@ -247,8 +247,10 @@ def test_each_backend_is_told_what_it_lacks(here: Here, mixed: RealHAProxy) -> N
     assert "expected at least 2" in after("alone")
     assert "`balance static-rr` cannot be driven" in after("fixed")
     assert "use `balance roundrobin`" in after("fixed")
-    at = next(number for number, line in enumerate(Path(cfg).read_text().splitlines(), start=1) if "fixed" in line)
-    assert f"({cfg}:{at})" in after("fixed")
+    line_number = next(
+        number for number, line in enumerate(Path(cfg).read_text().splitlines(), start=1) if "fixed" in line
+    )
+    assert f"({cfg}:{line_number})" in after("fixed")
     assert "the weights of host1, host2, host3 are too small for fine steps" in done.output
     assert "empty" not in done.output
     # Two backends here have servers of the same names: each machine's monitor has a name of its own.
@@ -306,9 +308,9 @@ def cfg(tmp_path: Path, text: str) -> SiteConfiguration:
 
 
 def test_the_socket_of_the_configuration_comes_first(tmp_path: Path) -> None:
-    found = cfg(tmp_path, "global\n  stats socket ipv4@127.0.0.1:9999 level admin\n  stats socket /a level admin # b\n")
-    assert find_socket("", found) == ("/a", f"from {tmp_path}/haproxy.cfg:3")
-    assert find_socket("/b", found) == ("/b", "as given")
+    path = cfg(tmp_path, "global\n  stats socket ipv4@127.0.0.1:9999 level admin\n  stats socket /a level admin # b\n")
+    assert find_socket("", path) == ("/a", f"from {tmp_path}/haproxy.cfg:3")
+    assert find_socket("/b", path) == ("/b", "as given")
     usual = tmp_path / "admin.sock"
     with pytest.raises(SurveyError, match=r"add the line `stats socket /run/haproxy/admin\.sock mode 660"):
         find_socket("", SiteConfiguration(), [str(usual)])
@@ -331,16 +333,16 @@ def test_access_for_the_controllers_user_names_what_is_missing(tmp_path: Path) -
     path.touch()
     path.chmod(0o600)
     access = access_of(str(path), configuration, "nobody")
-    (said,) = access.lacks()
-    assert "add `mode 660 group haproxy` to haproxy.cfg:3" in said
-    assert "SupplementaryGroups=haproxy" in said
-    (said,) = access.lacks(is_given=True)
-    assert "SupplementaryGroups" not in said
+    (sentence,) = access.lacks()
+    assert "add `mode 660 group haproxy` to haproxy.cfg:3" in sentence
+    assert "SupplementaryGroups=haproxy" in sentence
+    (sentence,) = access.lacks(is_given=True)
+    assert "SupplementaryGroups" not in sentence
     path.chmod(0o660)
     os.chown(path, 0, 1)
     lacking = access_of(str(path), configuration, "nobody")
-    (said,) = lacking.lacks()
-    assert "SupplementaryGroups=daemon" in said
+    (sentence,) = lacking.lacks()
+    assert "SupplementaryGroups=daemon" in sentence
     assert lacking.lacks(is_given=True) == []
     drop_ins = tmp_path / "slackwater-controller.service.d"
     drop_ins.mkdir()
@@ -357,14 +359,16 @@ def test_access_for_the_controllers_user_names_what_is_missing(tmp_path: Path) -
     assert access_of(str(path), configuration, "no-such-user") == Access()
 
 
-def found(**backends: list[str]) -> Survey:
+def survey_of(**backends: list[str]) -> Survey:
     """Backends with servers at these addresses."""
     return Survey(
         "/a",
         "as given",
         "2.6",
         [
-            FoundBackend(name, "roundrobin", [FoundServer(f"web{n}", at, 100) for n, at in enumerate(all_at)], [], [])
+            FoundBackend(
+                name, "roundrobin", [FoundServer(f"web{n}", address, 100) for n, address in enumerate(all_at)], [], []
+            )
             for name, all_at in backends.items()
         ],
         Access(),
@@ -373,16 +377,16 @@ def found(**backends: list[str]) -> Survey:
 
 def test_a_machine_is_in_one_pool() -> None:
     http, https = ["10.0.0.1:80", "10.0.0.2:80"], ["10.0.0.1:443", "10.0.0.2:443", "10.0.0.3:443"]
-    pools, left_out = choose(found(http=http, https=https))
+    pools, left_out = choose(survey_of(http=http, https=https))
     assert [pool.name for pool in pools] == ["https"]
-    assert [one.backend for one in left_out] == ["http"]
+    assert [pool.backend for pool in left_out] == ["http"]
     assert "are machines of pool `https` too" in left_out[0].why
-    pools, _ = choose(found(http=http, https=https), ["http", "https"])
+    pools, _ = choose(survey_of(http=http, https=https), ["http", "https"])
     assert [pool.name for pool in pools] == ["http"]
 
 
 def test_machines_of_the_same_name_get_names_of_their_own() -> None:
-    survey = found(a=["10.0.0.1:80", "10.0.0.2:80"], b=["10.0.1.1:8080", "10.0.1.2:8080"])
+    survey = survey_of(a=["10.0.0.1:80", "10.0.0.2:80"], b=["10.0.1.1:8080", "10.0.1.2:8080"])
     pools, left_out = choose(survey)
     assert left_out == []
     assert [node.name for pool in pools for node in pool.nodes] == ["web0", "web1", "b-web0", "b-web1"]

@@ -49,18 +49,18 @@ class Case:
 
     def init(self, *words: str) -> dict[str, Any]:
         """Both steps: what `init` and `monitors` say to programs."""
-        said: dict[str, Any] = {}
+        answers: dict[str, Any] = {}
         for step in (["init", *self.state, *words], ["monitors", *self.bus]):
             done = CliRunner().invoke(cli, [*step, *self.words, "--json"])
             assert done.exit_code == 0, done.output
-            said |= json.loads(done.stdout)
-        return said
+            answers |= json.loads(done.stdout)
+        return answers
 
     def text(self, *words: str) -> str:
         """What `init` prints for people."""
         return CliRunner().invoke(cli, ["init", *self.words, *self.state, *words]).output
 
-    def said(self, *words: str) -> str:
+    def last_line(self, *words: str) -> str:
         """One line that says why nothing was written."""
         done = CliRunner().invoke(cli, ["init", *self.words, *self.state, *words])
         assert done.exit_code == 1, done.output
@@ -96,8 +96,8 @@ def with_case(name: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", [name], indirect=True)
 
 
-def commands(found: dict[str, Any]) -> list[str]:
-    return [command for node in found["nodes"] for command in node["commands"]]
+def commands(answers: dict[str, Any]) -> list[str]:
+    return [command for node in answers["nodes"] for command in node["commands"]]
 
 
 @with_case("same-name")
@@ -130,24 +130,24 @@ def test_a_machine_with_several_servers_has_one_monitor(case: Case) -> None:
         first = CliRunner().invoke(cli, ["init", *case.words, *case.state, "--json"])
         assert load(case.config).pool[0].servers == {}, "each server is seen from the balancer"
         assert [len(node["servers"]) for node in json.loads(first.stdout)["pools"][0]["nodes"]] == [1, 1, 1, 1]
-        found = case.init("--force")
+        answers = case.init("--force")
         pool = load(case.config).pool[0]
         assert pool.servers == {"vm1-3001": "vm1", "vm1-3002": "vm1", "vm2-3001": "vm2", "vm2-3002": "vm2"}
         assert [node.name for node in nats_server.nodes_of(load(case.config))] == ["vm1", "vm2"]
-        assert [line.count("--port 3001 --port 3002") for line in commands(found)] == [0, 1, 0, 1]
+        assert [line.count("--port 3001 --port 3002") for line in commands(answers)] == [0, 1, 0, 1]
         assert case.nodes_checked() == ["node vm1 of pool app", "node vm2 of pool app"]
 
 
 @with_case("server-template")
 def test_a_slot_without_an_address_is_no_machine_and_is_named_once(case: Case) -> None:
     with case.running():
-        found = case.init()
+        answers = case.init()
         assert [node.name for node in nats_server.nodes_of(load(case.config))] == ["fixed1", "fixed2"]
-        warnings = found["haproxy"]["backends"][0]["warnings"]
+        warnings = answers["haproxy"]["backends"][0]["warnings"]
         named = [text for text in warnings if "app1" in text]
         assert len(named) == 1
-        said = "are empty slots (no address): no machine is looked for there until it is filled"
-        assert named[0].endswith(f"app1, app2, app3, app4, app5, app6 {said}")
+        reason = "are empty slots (no address): no machine is looked for there until it is filled"
+        assert named[0].endswith(f"app1, app2, app3, app4, app5, app6 {reason}")
         assert case.nodes_checked() == ["node fixed1 of pool app", "node fixed2 of pool app"]
 
 
@@ -156,8 +156,8 @@ def test_a_slot_without_an_address_is_no_machine_and_is_named_once(case: Case) -
 def test_one_of_several_processes_is_refused_and_all_of_them_are_driven(case: Case) -> None:
     sockets = [str(case.folder / f"admin{n}.sock") for n in (1, 2)]
     with started([case.folder / "haproxy.cfg"], Path(sockets[0]), "haproxy-2.2", master=True):
-        said = case.said()
-        assert "HAProxy runs 2 processes (`nbproc 2`), each with weights of its own" in said
+        printed = case.last_line()
+        assert "HAProxy runs 2 processes (`nbproc 2`), each with weights of its own" in printed
         settings = LbengineSettings(socket_timeout_s=5.0)
         with pytest.raises(BalancerError, match="this socket reached process 2 alone"):
             check(HAProxyPool(name="app", backend="app", socket=sockets[1]), settings)
@@ -204,7 +204,7 @@ def test_what_haproxy_knows_of_a_server_s_protocol_is_written(
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("spoken_of", "expected"),
     [
         (("", "http", 80, False), "http1"),
         (("h1", "http", 443, False), "http1"),
@@ -215,8 +215,8 @@ def test_what_haproxy_knows_of_a_server_s_protocol_is_written(
         (("", "spop", 80, False), "unknown"),
     ],
 )
-def test_what_is_not_http_in_the_clear_is_only_timed(said: tuple[str, str, int, bool], expected: str) -> None:
-    protocol, mode, port, uses_ssl = said
+def test_what_is_not_http_in_the_clear_is_only_timed(spoken_of: tuple[str, str, int, bool], expected: str) -> None:
+    protocol, mode, port, uses_ssl = spoken_of
     assert spoken(protocol, mode, port, uses_ssl=uses_ssl) == expected
 
 
@@ -233,12 +233,12 @@ def test_unix_sockets_names_and_disabled_servers_are_what_they_are(tmp_path: Pat
     )
     case = Case(folder, tmp_path)
     with case.running():
-        found = case.init()
+        answers = case.init()
         assert load(case.config).pool[0].servers == {"local": "beside", "local2": "beside"}
-        hosts = {node["name"]: node["host"] for pool in found["pools"] for node in pool["nodes"]}
+        hosts = {node["name"]: node["host"] for pool in answers["pools"] for node in pool["nodes"]}
         assert hosts == {"one": "192.0.2.1", "beside": "", "local": "", "local2": "", "named": "web9.internal"}
-        assert [node["node"] for node in found["nodes"]] == ["one", "beside", "named"]
-        lines = commands(found)
+        assert [node["node"] for node in answers["nodes"]] == ["one", "beside", "named"]
+        lines = commands(answers)
         assert not [line for line in lines if "root@unix" in line or "root@local" in line or "root@127" in line]
         assert any(line.startswith("install -D -m 640") for line in lines), "on this host, without ssh"
         # The site enables the slot: what `disabled` left in its state is no maintenance any more.
@@ -258,12 +258,12 @@ def test_a_port_that_no_monitor_can_know_is_not_made_up(tmp_path: Path) -> None:
     with case.running():
         lines = [line for line in commands(case.init()) if line.startswith("slackwater bus node settings")]
         assert ["--no-port" in line for line in lines] == [True, False]
-        said = case.text("--force")
+        printed = case.text("--force")
         assert (
             "! other: no port in HAProxy, which takes the one that the client came in by; so no packet shows response"
             " times from here, and HAProxy's mean alone is shown: give the server a port in HAProxy's configuration. A"
             " monitor there looks at port 80, unless `slackwater bus node settings` names another with `--port`"
-        ) in said
+        ) in printed
 
 
 def test_a_port_that_haproxy_adds_to_the_clients_is_no_port_of_the_server(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_a_port_that_haproxy_adds_to_the_clients_is_no_port_of_the_server(tmp_pa
     with case.running():
         lines = [line for line in commands(case.init()) if line.startswith("slackwater bus node settings")]
         assert ["--port" in line for line in lines] == [False, False, False, True]
-        said = case.text("--force")
+        printed = case.text("--force")
         tail = "so no packet shows response times from here"
         for text in (
             "more 192.0.2.1:+1000 weight 100, less 192.0.2.2:-5 weight 100",
@@ -283,7 +283,7 @@ def test_a_port_that_haproxy_adds_to_the_clients_is_no_port_of_the_server(tmp_pa
             f"! less: HAProxy takes 5 from the port that the client came in by; {tail}",
             f"! t1, t2: HAProxy adds 8000 to the port that the client came in by; {tail}",
         ):
-            assert text in said
+            assert text in printed
 
 
 def test_an_address_of_ipv4_that_is_written_as_one_of_ipv6_is_the_same_machine(tmp_path: Path) -> None:
@@ -293,10 +293,10 @@ def test_an_address_of_ipv4_that_is_written_as_one_of_ipv6_is_the_same_machine(t
         " server vm2 [2001:db8::2]:80\n",
     )
     with case.running():
-        found = case.init()
-    assert [node["node"] for node in found["nodes"]] == ["vm1", "vm2"]
+        answers = case.init()
+    assert [node["node"] for node in answers["nodes"]] == ["vm1", "vm2"]
     assert load(case.config).pool[0].servers == {"vm1-a": "vm1", "vm1-b": "vm1"}
-    assert "root@192.0.2.1 " in commands(found)[0]
+    assert "root@192.0.2.1 " in commands(answers)[0]
 
 
 def test_a_backend_in_each_branch_of_a_condition_is_named_with_both_places(tmp_path: Path) -> None:
@@ -323,11 +323,11 @@ def test_weights_are_those_that_are_set_with_the_configured_ones_where_they_diff
             case.folder / "admin.sock",
             "set server app/a weight 40; set server app/b state maint; set server app/c weight 0",
         )
-        said = case.text()
+        printed = case.text()
     assert (
         "backend app: balance random; a 192.0.2.1:80 weight 40 (configured: 100), b 192.0.2.2:80 weight 100,"
         " c 192.0.2.3:80 weight 0 (configured: 100)"
-    ) in said
+    ) in printed
 
 
 @with_case("quoted-socket")
@@ -345,12 +345,12 @@ def test_an_admin_socket_on_tcp_is_named_with_what_to_write_instead(case: Case) 
         " `allow_tcp_socket = true`"
     )
     cfg = f"{case.folder}/haproxy.cfg"
-    assert case.said() == f"error: {cfg}:2: {why.format(f' ({cfg}:1)')}"
+    assert case.last_line() == f"error: {cfg}:2: {why.format(f' ({cfg}:1)')}"
     why = why.format(" of its configuration")
     for named in ("tcp://127.0.0.1:19991", "ipv4@127.0.0.1:19991", "127.0.0.1:19991"):
-        assert case.said("--socket", named) == f"error: {named}: {why}"
+        assert case.last_line("--socket", named) == f"error: {named}: {why}"
     for anywhere in ("*:19991", ":19991", "ipv4@0.0.0.0:19991", "[::]:19991"):
-        assert case.said("--socket", anywhere) == f"error: {anywhere}: {why}", "an address to connect to"
+        assert case.last_line("--socket", anywhere) == f"error: {anywhere}: {why}", "an address to connect to"
 
 
 def test_the_socket_may_stand_in_another_file_and_after_others(tmp_path: Path) -> None:
@@ -368,12 +368,12 @@ def test_the_socket_may_stand_in_another_file_and_after_others(tmp_path: Path) -
     )
     case = Case(folder, tmp_path)
     with case.running("haproxy", second):
-        found = case.init()["haproxy"]
-        assert (found["socket"], found["found_by"]) == (f"{folder}/admin.sock", f"from {second}:5")
+        survey = case.init()["haproxy"]
+        assert (survey["socket"], survey["found_by"]) == (f"{folder}/admin.sock", f"from {second}:5")
     case.config.unlink()
     second.write_text('global\n stats socket "$NOBODY_KNOWS" level admin\n')
     (folder / "haproxy.cfg").write_text(second.read_text())
-    assert "has a variable whose value only HAProxy knows; name the socket with --socket" in case.said()
+    assert "has a variable whose value only HAProxy knows; name the socket with --socket" in case.last_line()
 
 
 def test_a_server_that_was_added_at_runtime_without_a_weight_is_named(tmp_path: Path) -> None:
@@ -388,8 +388,8 @@ def test_a_server_that_was_added_at_runtime_without_a_weight_is_named(tmp_path: 
         assert not any("HAProxy's own" in text for text in check(pool, settings))
         asked(admin, "add server web/new 192.0.2.3:80")
         asked(admin, "set server web/new state ready")
-        said = "new has weight 1, HAProxy's own for a server without one, beside 100 of a, and gets next to nothing"
-        assert any(said in text for text in check(pool, settings))
+        warning = "new has weight 1, HAProxy's own for a server without one, beside 100 of a, and gets next to nothing"
+        assert any(warning in text for text in check(pool, settings))
 
 
 @with_case("several-config-files")
@@ -398,11 +398,11 @@ def test_the_files_are_those_that_haproxy_was_started_with(case: Case, monkeypat
     monkeypatch.setattr("slackwater.controller.haproxy_init.site_files.USUAL_CONFIGURATION", case.folder / "none.cfg")
     case.words = case.words[2:]
     with case.running("haproxy", case.folder / "second.cfg"):
-        (ours,) = [one for one in haproxies() if str(case.folder / "haproxy.cfg") in one.files]
+        (ours,) = [haproxy for haproxy in haproxies() if str(case.folder / "haproxy.cfg") in haproxy.files]
         monkeypatch.setattr("slackwater.controller.haproxy_init.site_files.started", lambda: [ours])
-        found = case.init()
-        assert found["haproxy"]["found_by"] == f"from {case.folder}/haproxy.cfg:2"
-        assert [one["name"] for one in found["haproxy"]["backends"]] == ["web", "api"]
+        answers = case.init()
+        assert answers["haproxy"]["found_by"] == f"from {case.folder}/haproxy.cfg:2"
+        assert [backend["name"] for backend in answers["haproxy"]["backends"]] == ["web", "api"]
 
 
 @pytest.mark.parametrize(
@@ -421,14 +421,14 @@ def test_a_file_without_sections_is_no_crash(
         "slackwater.lbengine.backends.haproxy.survey.find_socket.__defaults__", ((str(tmp_path / "none"),),)
     )
     (tmp_path / "haproxy.cfg").write_bytes(text)
-    assert says in Case(tmp_path, tmp_path).said()
+    assert says in Case(tmp_path, tmp_path).last_line()
 
 
 def test_a_path_that_no_socket_can_have_is_not_haproxys_fault(tmp_path: Path) -> None:
     (tmp_path / "haproxy.cfg").write_text("")
     path = f"/{'x' * 107}"
-    said = Case(tmp_path, tmp_path).said("--socket", path)
-    assert said == f"error: {path}: the path has 108 bytes, and that of a Unix socket at most 107"
+    printed = Case(tmp_path, tmp_path).last_line("--socket", path)
+    assert printed == f"error: {path}: the path has 108 bytes, and that of a Unix socket at most 107"
 
 
 def test_a_file_of_a_certificate_that_is_not_there_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -207,8 +207,8 @@ def test_a_service_that_cannot_be_driven_is_refused(guest: IpvsGuest, lines: str
 
 @pytest.mark.parametrize(("flags", "moved"), [({"mh-port"}, "connections"), (set(), "clients (without `mh-port`)")])
 def test_the_warning_about_a_hash_names_what_weights_move(flags: set[str], moved: str) -> None:
-    (found,) = schedulers.warnings("mh", frozenset(flags), None, True)
-    assert found == f"with scheduler `mh`, weights move a share of the {moved}"
+    (warning,) = schedulers.warnings("mh", frozenset(flags), None, True)
+    assert warning == f"with scheduler `mh`, weights move a share of the {moved}"
 
 
 @needs_ipvs

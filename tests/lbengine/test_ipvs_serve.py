@@ -91,9 +91,9 @@ class Controller:
 
 @pytest.fixture
 def controller(guest: IpvsGuest) -> Iterator[Controller]:
-    found = Controller(guest)
-    yield found
-    found.clean()
+    controller = Controller(guest)
+    yield controller
+    controller.clean()
 
 
 def table(guest: IpvsGuest) -> list[str]:

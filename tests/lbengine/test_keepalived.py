@@ -40,7 +40,7 @@ def weights(driven: Balancer) -> dict[str, int]:
 @needs_ipvs
 def test_weights_go_through_the_files_and_steer_the_traffic(site: IpvsSite, keepalived: RunningKeepalived) -> None:
     driven = keepalived.start(configuration())
-    assert [(one.name, one.weight, one.configured, one.condition) for one in driven.read().servers] == [
+    assert [(server.name, server.weight, server.configured, server.condition) for server in driven.read().servers] == [
         (RS1, 20, 20, "up"),
         (RS2, 20, 20, "up"),
     ]
@@ -61,7 +61,10 @@ def test_weights_of_parameters_conditions_and_the_service_are_those_that_keepali
     servers = [real_server(1).replace("weight 20", "weight $W"), real_server(2).replace("weight 20", "")]
     head = "$W=10\n@^other $W=20\n@other $W=30\n"
     driven = keepalived.start(head + configuration(*servers, more="weight 7"))
-    assert [(one.name, one.weight, one.configured) for one in driven.read().servers] == [(RS1, 20, 20), (RS2, 7, 7)]
+    assert [(server.name, server.weight, server.configured) for server in driven.read().servers] == [
+        (RS1, 20, 20),
+        (RS2, 7, 7),
+    ]
     driven.set_weights({RS1: 5, RS2: 2})
     assert weights(driven) == {RS1: 5, RS2: 2}
     driven.set_weights({RS1: 20, RS2: 7})
@@ -183,9 +186,9 @@ def test_a_good_configuration_has_no_warnings(keepalived: RunningKeepalived) -> 
 def test_a_quorum_and_files_that_last_are_warned_of(keepalived: RunningKeepalived) -> None:
     text = configuration(more="quorum 10").replace(f"{FOLDER}/rs2", "/var/tmp/rs2")
     driven = keepalived.start(text)
-    found = "\n".join(check(driven, POOL, keepalived.guest))
-    assert "`quorum 10` counts weights" in found
-    assert "/var/tmp/rs2 outlive a boot" in found
+    warnings = "\n".join(check(driven, POOL, keepalived.guest))
+    assert "`quorum 10` counts weights" in warnings
+    assert "/var/tmp/rs2 outlive a boot" in warnings
     keepalived.guest.ok(f"ipvsadm -E {WEB} -s rr")
     with pytest.raises(BalancerError, match="scheduler `rr` cannot be driven"):
         check(driven, POOL, keepalived.guest)
@@ -252,7 +255,7 @@ def test_a_configuration_that_cannot_be_driven_is_refused_with_what_is_missing(t
 
 
 @pytest.mark.parametrize(
-    ("cmdline", "found"),
+    ("cmdline", "expected"),
     [
         ("keepalived\0--dont-fork\0", "/etc/keepalived/keepalived.conf"),
         ("keepalived\0-f\0/a.conf\0", "/a.conf"),
@@ -262,9 +265,9 @@ def test_a_configuration_that_cannot_be_driven_is_refused_with_what_is_missing(t
         ("keepalived\0--vrrp\0", None),
     ],
 )
-def test_keepalived_shows_its_configuration_by_its_command_line(cmdline: str, found: str | None) -> None:
+def test_keepalived_shows_its_configuration_by_its_command_line(cmdline: str, expected: str | None) -> None:
     running = owner(FakeProc(cmdline))
-    assert (running and running.configuration) == found
+    assert (running and running.configuration) == expected
 
 
 def test_a_pid_file_of_a_dead_keepalived_is_none() -> None:

@@ -22,7 +22,7 @@ def parse(text: str) -> list[VirtualServer]:
 
 
 def test_a_virtual_server_has_its_real_servers_with_weights_and_files() -> None:
-    (found,) = parse(
+    (server,) = parse(
         """
         ! a comment
         track_file one { # another
@@ -60,9 +60,9 @@ def test_a_virtual_server_has_its_real_servers_with_weights_and_files() -> None:
         }
         """
     )
-    assert found.services == (Service("-t", "10.0.0.1:80"),)
-    assert found.quorum == 4
-    assert found.servers == (
+    assert server.services == (Service("-t", "10.0.0.1:80"),)
+    assert server.quorum == 4
+    assert server.servers == (
         RealServer("10.0.1.1:80", 100, (("one", FILE1),)),
         RealServer("10.0.1.2:8080", 1, (("two", TrackFile("/run/w/two", 3, True)),), dynamic_scripts=True),
         RealServer("10.0.1.3:80", 7, (("nobody", None),)),
@@ -70,11 +70,11 @@ def test_a_virtual_server_has_its_real_servers_with_weights_and_files() -> None:
 
 
 def test_a_file_check_may_weigh_the_file_otherwise() -> None:
-    (found,) = parse(
+    (server,) = parse(
         'track_file one {\n file "/run/w/one"\n}\nvirtual_server fwmark 7 {\n real_server 10.0.1.1 {\n FILE_CHECK {\n'
         " track_file one\n weight 2 reverse\n }\n FILE_CHECK {\n track_file one\n weight 0\n }\n }\n}\n"
     )
-    assert found.servers[0] == RealServer("10.0.1.1:0", 1, (("one", TrackFile("/run/w/one", 2, True)), ("one", FILE1)))
+    assert server.servers[0] == RealServer("10.0.1.1:0", 1, (("one", TrackFile("/run/w/one", 2, True)), ("one", FILE1)))
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_a_file_check_may_weigh_the_file_otherwise() -> None:
     ],
 )
 def test_services_are_named_as_ipvsadm_names_them(head: str, services: list[Service]) -> None:
-    (found,) = parse(head)
-    assert list(found.services) == services
+    (server,) = parse(head)
+    assert list(server.services) == services
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_included_files_are_followed_from_where_they_are_named() -> None:
         }[pattern],
     )
     assert list(texts) == list(tree)
-    (found,) = virtual_servers(texts)
-    assert found.servers == (RealServer("10.0.1.1:80", 20, ()),)
+    (server,) = virtual_servers(texts)
+    assert server.servers == (RealServer("10.0.1.1:80", 20, ()),)
     with pytest.raises(ConfigurationError, match=r"/nowhere: cannot be read"):
         gather("/nowhere", tree.get, lambda _: [])

@@ -34,8 +34,8 @@ SERVER = "real_server 192.0.2.11 80 {\n"
 
 
 def read(file: Path, config_id: str | None = None) -> list[RealServer]:
-    found = virtual_servers(gather(str(file), FILES.read, FILES.matching, config_id))
-    return [server for one in found for server in one.servers]
+    servers = virtual_servers(gather(str(file), FILES.read, FILES.matching, config_id))
+    return [server for virtual in servers for server in virtual.servers]
 
 
 def text_of(tmp_path: Path, inside: str, before: str = "") -> Path:
@@ -114,13 +114,13 @@ def test_conditions_parameters_sequences_and_the_usual_weight_are_followed(tmp_p
     )
     inside = "weight 7\n$MANY\n~SEQ(N, 5, 6) $MANY\nreal_server 192.0.2.7 80 {\n}"
     file = text_of(tmp_path, inside, before)
-    assert [(one.address, one.weight) for one in read(file, "small")] == [
+    assert [(server.address, server.weight) for server in read(file, "small")] == [
         ("192.0.2.4:80", 40),
         ("192.0.2.5:80", 50),
         ("192.0.2.6:80", 60),
         ("192.0.2.7:80", 7),
     ]
-    assert [one.weight for one in read(file, "big")] == [99, 99, 99, 7]
+    assert [server.weight for server in read(file, "big")] == [99, 99, 99, 7]
 
 
 def test_a_weight_that_ipvs_shows_otherwise_is_not_written_to(tmp_path: Path) -> None:
@@ -145,11 +145,11 @@ def test_a_weight_that_ipvs_shows_otherwise_is_not_written_to(tmp_path: Path) ->
     driven = Keepalived(
         service, lambda argv, _: CommandResult(0, table if "-Sn" in argv else listed, ""), Running(), 0.0
     )
-    said = "192.0.2.11:80 has weight 20 in IPVS, where the configuration and its track_file ask for 1"
-    with pytest.raises(BalancerError, match=f"before anything was written: {re.escape(said)}"):
+    refusal = "192.0.2.11:80 has weight 20 in IPVS, where the configuration and its track_file ask for 1"
+    with pytest.raises(BalancerError, match=f"before anything was written: {re.escape(refusal)}"):
         driven.set_weights({"192.0.2.11:80": 5})
     assert not list(tmp_path.glob("f*"))
-    with pytest.raises(BalancerError, match=re.escape(said)):
+    with pytest.raises(BalancerError, match=re.escape(refusal)):
         check(driven, KeepalivedPool(name="web", service=service), Running())
     with pytest.raises(BalancerError, match="shows 20 instead of 1"):
         driven.set_weights({"192.0.2.11:80": 1})  # the way back is open
@@ -207,8 +207,8 @@ def test_keepalived_reads_the_same_weights(texts: tuple[str, str]) -> None:
         done = subprocess.run(
             [KEEPALIVED, "-t", "-l", "-i", "one", "-f", str(file)], cwd=folder, capture_output=True, text=True
         )
-        said = re.findall(r"(?:invalid|negative) number '(.*)'$", done.stdout + done.stderr, re.MULTILINE)
+        invalid = re.findall(r"(?:invalid|negative) number '(.*)'$", done.stdout + done.stderr, re.MULTILINE)
         top = statements(gather(str(file), FILES.read, FILES.matching, "one").lines)
-    (server,) = [real for one in top for real in one.all("real_server")]
-    ours = [one.words[1] for one in server.all("weight")]
-    assert ours == said
+    (server,) = [real for statement in top for real in statement.all("real_server")]
+    ours = [statement.words[1] for statement in server.all("weight")]
+    assert ours == invalid

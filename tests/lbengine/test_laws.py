@@ -25,7 +25,7 @@ def mean_in_system(rates: list[float], capacity: list[float]) -> float:
 def test_optimal_is_what_a_numeric_optimiser_finds(capacity: list[float], load: float, u_threshold: float) -> None:
     total = load * u_threshold * sum(capacity)
     mu = numpy.array(capacity)
-    found = minimize(
+    minimum = minimize(
         lambda r: float(numpy.sum(r / (mu - r))),
         x0=mu * load * u_threshold,
         jac=lambda r: mu / (mu - r) ** 2,
@@ -34,12 +34,12 @@ def test_optimal_is_what_a_numeric_optimiser_finds(capacity: list[float], load: 
         method="SLSQP",
         options={"maxiter": 500, "ftol": 1e-12},
     )
-    assume(found.success)
+    assume(minimum.success)
     ours = optimal(capacity, total, u_threshold)
     assert math.isclose(math.fsum(ours), total, rel_tol=1e-9)
-    best = mean_in_system([float(rate) for rate in found.x], capacity)
+    best = mean_in_system([float(rate) for rate in minimum.x], capacity)
     assert mean_in_system(ours, capacity) <= best * (1 + 1e-6)
-    assert ours == pytest.approx(found.x.tolist(), abs=0.01 * max(capacity))
+    assert ours == pytest.approx(minimum.x.tolist(), abs=0.01 * max(capacity))
 
 
 @given(capacities, st.floats(0.0, 2.0), thresholds)

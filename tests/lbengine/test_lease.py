@@ -42,35 +42,35 @@ def lease(store: Store, clock: Clock, folder: str = "/one", *, host: str = "") -
 
 
 def test_the_first_has_it_and_the_second_stands_by(store: Store, clock: Clock) -> None:
-    one, two = lease(store, clock), lease(store, clock, "/two", host="other")
+    first, second = lease(store, clock), lease(store, clock, "/two", host="other")
     for _ in range(20):
-        assert owners(one, two) == ["ours", "theirs"]
+        assert owners(first, second) == ["ours", "theirs"]
         clock.now_s += RENEW_S
-    assert two.their_record is not None
-    assert two.their_record.pid == os.getpid()
-    assert two.is_elsewhere
+    assert second.their_record is not None
+    assert second.their_record.pid == os.getpid()
+    assert second.is_elsewhere
 
 
 def test_a_death_is_followed_within_three_seconds_with_what_the_first_one_left(store: Store, clock: Clock) -> None:
-    one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
-    owners(one, two)
+    first, second = lease(store, clock, host="far"), lease(store, clock, "/two")
+    owners(first, second)
     baseline, pause = {"host1": Baseline(100, 100, 50)}, Pause("alice", "deploy", 1.0)
-    asyncio.run(one.keep(baseline, pause))
+    asyncio.run(first.keep(baseline, pause))
     died_s = clock.now_s
-    while owners(two) != ["ours"]:
+    while owners(second) != ["ours"]:
         clock.now_s += RENEW_S
     assert LEASE_S <= clock.now_s - died_s <= LEASE_S + 2 * RENEW_S
     assert LEASE_S + 2 * RENEW_S < 3.0
-    assert (two.baseline, two.paused) == (baseline, pause)
-    assert owners(one) == ["theirs"], "the first one was only stopped"
+    assert (second.baseline, second.paused) == (baseline, pause)
+    assert owners(first) == ["theirs"], "the first one was only stopped"
 
 
 def test_a_process_of_this_host_that_is_gone_is_not_waited_for(store: Store, clock: Clock) -> None:
     process = subprocess.Popen(["true"])
     process.wait()
-    one, two = lease(store, clock), lease(store, clock, "/two")
-    one._me = msgspec.structs.replace(one._me, pid=process.pid)
-    assert owners(one, two) == ["ours", "ours"]
+    first, second = lease(store, clock), lease(store, clock, "/two")
+    first._me = msgspec.structs.replace(first._me, pid=process.pid)
+    assert owners(first, second) == ["ours", "ours"]
 
 
 def test_two_machines_with_the_same_name_do_not_both_lead(store: Store, clock: Clock) -> None:
@@ -78,81 +78,81 @@ def test_two_machines_with_the_same_name_do_not_both_lead(store: Store, clock: C
     It may be a copy of ours."""
     process = subprocess.Popen(["true"])
     process.wait()
-    one, two = lease(store, clock), lease(store, clock)
-    one._me = msgspec.structs.replace(one._me, process_space="another", pid=process.pid)
-    assert one._me.host == two._me.host
+    first, second = lease(store, clock), lease(store, clock)
+    first._me = msgspec.structs.replace(first._me, process_space="another", pid=process.pid)
+    assert first._me.host == second._me.host
     for _ in range(5):
-        assert owners(one, two) == ["ours", "theirs"]
+        assert owners(first, second) == ["ours", "theirs"]
         clock.now_s += RENEW_S
-    assert two.is_elsewhere, "it lives"
+    assert second.is_elsewhere, "it lives"
 
 
 def test_a_process_id_of_before_a_reboot_says_nothing(store: Store, clock: Clock) -> None:
-    one, two = lease(store, clock), lease(store, clock)
-    one._me = msgspec.structs.replace(one._me, process_space="the boot before", pid=os.getpid())
-    assert owners(one, two) == ["ours", "theirs"]
-    assert not two.is_elsewhere
+    first, second = lease(store, clock), lease(store, clock)
+    first._me = msgspec.structs.replace(first._me, process_space="the boot before", pid=os.getpid())
+    assert owners(first, second) == ["ours", "theirs"]
+    assert not second.is_elsewhere
     clock.now_s += LEASE_S + 0.01
-    assert owners(two) == ["ours"]
+    assert owners(second) == ["ours"]
 
 
 def test_a_record_of_an_earlier_version_is_waited_for(store: Store, clock: Clock) -> None:
-    one, two = lease(store, clock), lease(store, clock, "/two")
-    one._me = msgspec.structs.replace(one._me, folder="", process_space="", pid=2**22 + 1)
-    assert owners(one, two) == ["ours", "theirs"]
+    first, second = lease(store, clock), lease(store, clock, "/two")
+    first._me = msgspec.structs.replace(first._me, folder="", process_space="", pid=2**22 + 1)
+    assert owners(first, second) == ["ours", "theirs"]
 
 
 def test_a_lease_that_was_given_back_is_taken_at_once(store: Store, clock: Clock) -> None:
-    one, two = lease(store, clock), lease(store, clock, "/two")
-    owners(one, two)
-    asyncio.run(one.release())
+    first, second = lease(store, clock), lease(store, clock, "/two")
+    owners(first, second)
+    asyncio.run(first.release())
     assert store.record().holder == ""
-    assert owners(two) == ["ours"]
+    assert owners(second) == ["ours"]
 
 
 def test_it_is_counted_how_often_it_was_taken_from_one_that_may_not_know_of_it_yet(store: Store, clock: Clock) -> None:
-    one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
-    owners(one)
-    asyncio.run(one.release())
-    assert owners(two) == ["ours"]
-    assert (one.taken_after_others, two.taken_after_others) == (0, 0), "nobody had it, or it was given back"
+    first, second = lease(store, clock, host="far"), lease(store, clock, "/two")
+    owners(first)
+    asyncio.run(first.release())
+    assert owners(second) == ["ours"]
+    assert (first.taken_after_others, second.taken_after_others) == (0, 0), "nobody had it, or it was given back"
     clock.now_s += LEASE_S + 0.01
-    owners(one)
+    owners(first)
     clock.now_s += LEASE_S + 0.01
-    assert owners(one) == ["ours"]
-    assert one.taken_after_others == 1, "two may be cut off"
-    asyncio.run(one.release(contested=True))
-    assert owners(two) == ["ours"]
-    assert two.taken_after_others == 1, "one gave it back, but from a third that may be cut off"
+    assert owners(first) == ["ours"]
+    assert first.taken_after_others == 1, "two may be cut off"
+    asyncio.run(first.release(contested=True))
+    assert owners(second) == ["ours"]
+    assert second.taken_after_others == 1, "one gave it back, but from a third that may be cut off"
     clock.now_s += LEASE_S + 0.01
-    owners(one)
+    owners(first)
     clock.now_s += LEASE_S + 0.01
-    assert owners(one, two) == ["ours", "theirs"]
+    assert owners(first, second) == ["ours", "theirs"]
     clock.now_s += LEASE_S + 0.01
-    assert owners(two) == ["ours"]
-    assert two.taken_after_others == 2
+    assert owners(second) == ["ours"]
+    assert second.taken_after_others == 2
 
 
 def test_without_the_store_nobody_knows_and_an_owner_stays_one_for_the_lease(store: Store, clock: Clock) -> None:
-    one, two = lease(store, clock), lease(store, clock, "/two", host="other")
-    owners(one, two)
+    first, second = lease(store, clock), lease(store, clock, "/two", host="other")
+    owners(first, second)
     store.away = True
     clock.now_s += LEASE_S / 2 + 0.01
-    assert owners(one, two) == ["ours", "theirs"]
-    assert one.stale
+    assert owners(first, second) == ["ours", "theirs"]
+    assert first.stale
     clock.now_s += LEASE_S / 2 + 0.01
-    assert owners(one, two) == ["unknown", "theirs"]
+    assert owners(first, second) == ["unknown", "theirs"]
     store.away = False
-    assert owners(one) == ["ours"], "nobody else took it"
+    assert owners(first) == ["ours"], "nobody else took it"
 
 
 def test_an_owner_that_was_frozen_is_stale_before_it_may_act(store: Store, clock: Clock) -> None:
-    one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
-    owners(one, two)
-    assert not one.stale
+    first, second = lease(store, clock, host="far"), lease(store, clock, "/two")
+    owners(first, second)
+    assert not first.stale
     clock.now_s += LEASE_S + 0.01
-    assert one.stale
-    assert owners(two, one) == ["ours", "theirs"]
+    assert first.stale
+    assert owners(second, first) == ["ours", "theirs"]
 
 
 def test_two_that_want_it_at_once_get_one_owner(store: Store, clock: Clock) -> None:
@@ -167,12 +167,12 @@ def test_two_that_want_it_at_once_get_one_owner(store: Store, clock: Clock) -> N
 
 
 def test_what_is_kept_after_somebody_took_over_is_refused(store: Store, clock: Clock) -> None:
-    one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
-    owners(one, two)
+    first, second = lease(store, clock, host="far"), lease(store, clock, "/two")
+    owners(first, second)
     clock.now_s += LEASE_S + 0.01
-    assert owners(two) == ["ours"]
+    assert owners(second) == ["ours"]
     with pytest.raises(BusError, match="somebody else has the lease"):
-        asyncio.run(one.keep({"host1": Baseline(1, 1)}, None))
+        asyncio.run(first.keep({"host1": Baseline(1, 1)}, None))
     assert store.record().baseline is None
 
 
@@ -191,13 +191,13 @@ def test_a_key_distinguishes_balancers_and_hosts_where_paths_are_meant(monkeypat
     def of_ipvs(balancer: Literal["lvs", "keepalived"], service: str) -> set[str]:
         return set(keys_of({"lvs": IpvsPool, "keepalived": KeepalivedPool}[balancer]("web", service=service)))
 
-    found = keys("web", "/a") | keys("api", "/a") | keys("web", "tcp://h:1") | of_ipvs("lvs", "-f 7")
-    assert len(found | of_ipvs("lvs", "-f 7 -6")) == 5
-    assert of_ipvs("keepalived", "-f 7") < found
+    keys_of_pool = keys("web", "/a") | keys("api", "/a") | keys("web", "tcp://h:1") | of_ipvs("lvs", "-f 7")
+    assert len(keys_of_pool | of_ipvs("lvs", "-f 7 -6")) == 5
+    assert of_ipvs("keepalived", "-f 7") < keys_of_pool
     for backend in (haproxy, ipvs):
         monkeypatch.setattr(backend, "kernel_id", lambda: "other")
-    assert len(found | keys("web", "/a") | of_ipvs("lvs", "-f 7")) == 6
-    assert keys("web", "tcp://h:1") < found
+    assert len(keys_of_pool | keys("web", "/a") | of_ipvs("lvs", "-f 7")) == 6
+    assert keys("web", "tcp://h:1") < keys_of_pool
 
 
 def test_each_balancer_of_a_pool_has_its_own_key_whatever_the_pool_is_called() -> None:
@@ -219,17 +219,17 @@ class LostAnswers(Store):
 
 def test_what_was_left_is_inherited_although_the_answer_to_the_takeover_got_lost(clock: Clock) -> None:
     store = LostAnswers()
-    one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
-    owners(one, two)
-    asyncio.run(one.keep({"host1": Baseline(100, 100)}, None))
-    owners(two)
+    first, second = lease(store, clock, host="far"), lease(store, clock, "/two")
+    owners(first, second)
+    asyncio.run(first.keep({"host1": Baseline(100, 100)}, None))
+    owners(second)
     clock.now_s += LEASE_S + 0.01
     store.lost = True
-    assert owners(two) != ["ours"]
+    assert owners(second) != ["ours"]
     store.lost = False
     clock.now_s += RENEW_S
-    assert owners(two) == ["ours"]
-    assert two.baseline == {"host1": Baseline(100, 100)}
+    assert owners(second) == ["ours"]
+    assert second.baseline == {"host1": Baseline(100, 100)}
 
 
 def test_the_same_socket_is_the_same_key_in_all_containers_that_share_it(tmp_path: Path) -> None:
@@ -254,16 +254,16 @@ def test_what_was_taken_over_and_not_on_the_disk_yet_is_found_by_the_next_run(st
 
 
 def test_a_record_that_changes_while_the_answer_is_on_its_way_is_new_when_it_comes(store: Store, clock: Clock) -> None:
-    one, two = lease(store, clock, host="far"), lease(store, clock, "/two")
-    owners(one)
+    first, second = lease(store, clock, host="far"), lease(store, clock, "/two")
+    owners(first)
 
     async def slow_get(key: str) -> tuple[bytes, int] | None:
         clock.now_s += 0.5
         return store.values.get(key)
 
     store.get = slow_get  # type: ignore[method-assign]
-    owners(two)
+    owners(second)
     heard_s = clock.now_s
     clock.now_s += LEASE_S - 0.6
-    assert owners(two) == ["theirs"]
-    assert two.heard_s == heard_s
+    assert owners(second) == ["theirs"]
+    assert second.heard_s == heard_s

@@ -55,20 +55,20 @@ def holders(store: Store) -> dict[str, str]:
 
 
 def test_of_two_that_share_one_balancer_only_one_has_any(store: Store, clock: Clock) -> None:
-    one, two = leases(store, clock, "ab", "one"), leases(store, clock, "bc", "two")
+    first, second = leases(store, clock, "ab", "one"), leases(store, clock, "bc", "two")
     for _ in range(5):
-        assert owners(one, two) == ["ours", "theirs"]
+        assert owners(first, second) == ["ours", "theirs"]
         assert holders(store) == {"a": "one", "b": "one"}
         clock.now_s += RENEW_S
-    assert two.other == "lbengine of one (pid 1) drives backend `web` behind b"
-    assert not two.are_elsewhere, "c is nobody's: what was stored of it is not of the past"
+    assert second.other == "lbengine of one (pid 1) drives backend `web` behind b"
+    assert not second.are_elsewhere, "c is nobody's: what was stored of it is not of the past"
 
 
 def test_of_two_with_the_same_balancers_the_other_one_has_all(store: Store, clock: Clock) -> None:
-    one, two = leases(store, clock, "ab", "one"), leases(store, clock, "ba", "two")
-    assert owners(one, two) == ["ours", "theirs"]
-    assert two.other == "lbengine of one (pid 1) drives it"
-    assert two.are_elsewhere
+    first, second = leases(store, clock, "ab", "one"), leases(store, clock, "ba", "two")
+    assert owners(first, second) == ["ours", "theirs"]
+    assert second.other == "lbengine of one (pid 1) drives it"
+    assert second.are_elsewhere
 
 
 def test_balancers_without_any_in_common_have_an_owner_each(store: Store, clock: Clock) -> None:
@@ -92,64 +92,64 @@ def test_of_a_ring_that_wants_them_at_once_at_least_one_gets_all(
 
 
 def test_a_death_is_followed_in_the_same_time_with_what_any_record_carries(store: Store, clock: Clock) -> None:
-    one, two = leases(store, clock, "ab", "one"), leases(store, clock, "bc", "two")
-    owners(one, two)
+    first, second = leases(store, clock, "ab", "one"), leases(store, clock, "bc", "two")
+    owners(first, second)
     pause = Pause("alice", "deploy", 1.0)
-    asyncio.run(one.keep(BASELINE, pause))
+    asyncio.run(first.keep(BASELINE, pause))
     died_s = clock.now_s
-    owners(two)
-    while owners(two) != ["ours"]:
+    owners(second)
+    while owners(second) != ["ours"]:
         clock.now_s += RENEW_S
     assert LEASE_S <= clock.now_s - died_s <= LEASE_S + 2 * RENEW_S
-    assert (two.left(), two.paused) == (BASELINE, pause)
-    assert two.heard_s == died_s
-    owners(two)
+    assert (second.left(), second.paused) == (BASELINE, pause)
+    assert second.heard_s == died_s
+    owners(second)
     carried = [msgspec.json.decode(store.values[key][0])["baseline"] for key in "bc"]
     assert carried[0] == carried[1] is not None, "both carry it now"
 
 
 def test_who_loses_one_gives_the_others_back(store: Store, clock: Clock) -> None:
-    one, two = leases(store, clock, "ab", "one"), leases(store, clock, "bc", "two")
-    owners(one, two)
-    asyncio.run(one.keep(BASELINE, None))
-    owners(two)
+    first, second = leases(store, clock, "ab", "one"), leases(store, clock, "bc", "two")
+    owners(first, second)
+    asyncio.run(first.keep(BASELINE, None))
+    owners(second)
     clock.now_s += LEASE_S + 0.01
-    assert one.stale
-    assert owners(two, one) == ["ours", "theirs"], "the first one was frozen"
+    assert first.stale
+    assert owners(second, first) == ["ours", "theirs"], "the first one was frozen"
     assert holders(store) == {"b": "two", "c": "two"}
-    assert not one.are_elsewhere
+    assert not first.are_elsewhere
     third = leases(store, clock, "a", "three")
     assert owners(third) == ["ours"]
     assert third.left() == BASELINE, "what is to be put back behind a is not lost"
 
 
 def test_a_store_that_is_away_while_they_are_taken_leaves_nobody_with_half(store: Store, clock: Clock) -> None:
-    one, two = leases(store, clock, "ab", "one"), leases(store, clock, "bc", "two")
-    owners(one)
+    first, second = leases(store, clock, "ab", "one"), leases(store, clock, "bc", "two")
+    owners(first)
     store.away = True
     clock.now_s += LEASE_S + 0.01
-    assert owners(one, two) == ["unknown", "unknown"]
+    assert owners(first, second) == ["unknown", "unknown"]
     store.away = False
-    assert owners(one, two) == ["ours", "theirs"]
+    assert owners(first, second) == ["ours", "theirs"]
     store.away = True
     with pytest.raises(BusError):
-        asyncio.run(one.keep(BASELINE, None))
+        asyncio.run(first.keep(BASELINE, None))
 
 
 def test_who_is_refused_knows_at_once_who_was_quicker(store: Store, clock: Clock) -> None:
-    one, two = leases(store, clock, "x", "one"), leases(store, clock, "x", "two")
+    first, second = leases(store, clock, "x", "one"), leases(store, clock, "x", "two")
 
     async def race() -> list[str]:
-        return list(await asyncio.gather(one.step(), two.step()))
+        return list(await asyncio.gather(first.step(), second.step()))
 
     assert sorted(asyncio.run(race())) == ["ours", "theirs"]
-    assert one.other + two.other
+    assert first.other + second.other
 
 
 def test_who_stands_by_names_the_other_one_while_it_tries_to_take_over(store: Store, clock: Clock) -> None:
-    one, two = leases(store, clock, "x", "one"), leases(store, clock, "x", "two")
-    owners(one, two)
-    named = two.other
+    first, second = leases(store, clock, "x", "one"), leases(store, clock, "x", "two")
+    owners(first, second)
+    named = second.other
     assert named
     clock.now_s += LEASE_S + 0.01
     put = store.put
@@ -158,27 +158,27 @@ def test_who_stands_by_names_the_other_one_while_it_tries_to_take_over(store: St
         raise BusError("no answer")
 
     store.put = no_answer  # type: ignore[method-assign, assignment]
-    assert owners(two) == ["theirs"]
-    assert (two.other, two.are_elsewhere) == (named, True)
+    assert owners(second) == ["theirs"]
+    assert (second.other, second.are_elsewhere) == (named, True)
     store.put = put  # type: ignore[method-assign]
-    assert owners(two) == ["ours"]
-    assert (two.other, two.are_elsewhere) == ("", False)
+    assert owners(second) == ["ours"]
+    assert (second.other, second.are_elsewhere) == ("", False)
 
 
 def test_an_owner_is_sure_of_it_while_nobody_can_have_taken_over(store: Store, clock: Clock) -> None:
-    one = leases(store, clock, "xy", "one")
-    assert not one.is_sure
-    owners(one)
-    assert one.is_sure
+    holder = leases(store, clock, "xy", "one")
+    assert not holder.is_sure
+    owners(holder)
+    assert holder.is_sure
     clock.now_s += LEASE_S / 2 + 0.01
-    assert one.owner == "ours"
-    assert not one.is_sure
+    assert holder.owner == "ours"
+    assert not holder.is_sure
 
 
 def test_an_owner_is_not_sure_of_it_before_every_record_carries_the_baseline(store: Store, clock: Clock) -> None:
     """A weight that was lowered then would stay lowered: who takes over would know of no baseline."""
-    one = leases(store, clock, "xy", "one")
-    owners(one)
+    holder = leases(store, clock, "xy", "one")
+    owners(holder)
     put = store.put
 
     async def no_answer_for_y(key: str, value: bytes, revision: int) -> int | None:
@@ -188,12 +188,12 @@ def test_an_owner_is_not_sure_of_it_before_every_record_carries_the_baseline(sto
 
     store.put = no_answer_for_y  # type: ignore[method-assign]
     with pytest.raises(BusError):
-        asyncio.run(one.keep(BASELINE, None))
-    assert one.owner == "ours"
-    assert not one.is_sure
+        asyncio.run(holder.keep(BASELINE, None))
+    assert holder.owner == "ours"
+    assert not holder.is_sure
     store.put = put  # type: ignore[method-assign]
-    owners(one)
-    assert one.is_sure, "the next renewal brought it"
+    owners(holder)
+    assert holder.is_sure, "the next renewal brought it"
 
 
 @pytest.fixture
@@ -241,22 +241,22 @@ def test_of_two_engines_whose_lists_overlap_one_drives_and_the_other_follows_wit
     store = Spread()
 
     async def story(journal: Journal) -> None:
-        one = Owner(three[:2], store, tmp_path / "one", journal)
-        two = Owner(three[1:], store, tmp_path / "two", journal)
-        await one.ownership.begin()
-        await two.ownership.begin()
-        await one.cycle(1.0)
-        await one.cycle(1.2, "host1")
-        assert f"drives backend `web` behind {three[1].socket}" in await two.cycle(1.2, "host1")
+        first = Owner(three[:2], store, tmp_path / "one", journal)
+        second = Owner(three[1:], store, tmp_path / "two", journal)
+        await first.ownership.begin()
+        await second.ownership.begin()
+        await first.cycle(1.0)
+        await first.cycle(1.2, "host1")
+        assert f"drives backend `web` behind {three[1].socket}" in await second.cycle(1.2, "host1")
         assert weights() == [0, 0, 100]
-        await one.stop(1.4)
+        await first.stop(1.4)
         assert weights() == [100, 100, 100]
-        await two.ownership.step()
-        assert len(two.taken_over) == 1
-        await two.cycle(1.6)
-        await two.cycle(1.8, "host1")
+        await second.ownership.step()
+        assert len(second.taken_over) == 1
+        await second.cycle(1.6)
+        await second.cycle(1.8, "host1")
         assert weights() == [100, 0, 0]
-        await two.stop(2.0)
+        await second.stop(2.0)
 
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

@@ -40,7 +40,7 @@ def as_the_unit_does(site: LbengineProcess) -> subprocess.CompletedProcess[str]:
 
 def dead_while_host1_has_no_weight(site: LbengineProcess, *, with_second: bool) -> str:
     """What the unit's last command says then."""
-    said: list[str] = []
+    printed: list[str] = []
 
     async def script(_: Bus, detector: Detector) -> None:
         first = site.start()
@@ -53,24 +53,24 @@ def dead_while_host1_has_no_weight(site: LbengineProcess, *, with_second: bool) 
         first.wait()
         done = as_the_unit_does(site)
         assert done.returncode == 0, done.stderr
-        said.append(done.stdout)
+        printed.append(done.stdout)
         if with_second:
             assert site.weights() == [0, 100, 100]
             assert "taking over" in site.second_says()
 
     story(site, script)
     assert not (site.folder / "baseline/web.json").exists()
-    return said[0]
+    return printed[0]
 
 
 def test_the_weights_are_left_to_a_controller_that_takes_over(site: LbengineProcess) -> None:
-    said = dead_while_host1_has_no_weight(site, with_second=True)
-    assert "web: its weights are left as they are: lbengine of " in said
+    printed = dead_while_host1_has_no_weight(site, with_second=True)
+    assert "web: its weights are left as they are: lbengine of " in printed
 
 
 def test_without_another_controller_the_baseline_is_set(site: LbengineProcess) -> None:
-    said = dead_while_host1_has_no_weight(site, with_second=False)
-    assert said == "web: host1 0 -> 100\n"
+    printed = dead_while_host1_has_no_weight(site, with_second=False)
+    assert printed == "web: host1 0 -> 100\n"
     assert site.weights() == [100, 100, 100]
 
 

@@ -133,9 +133,9 @@ def test_a_service_of_ipvs_has_one_lock_for_both_backends(tmp_path: Path) -> Non
         pool_lock(keepalived, tmp_path).__enter__()
 
 
-def is_free(one: PoolSettings, folder: Path) -> bool:
+def is_free(locked_pool: PoolSettings, folder: Path) -> bool:
     try:
-        with pool_lock(one, folder):
+        with pool_lock(locked_pool, folder):
             return True
     except LockError:
         return False
@@ -151,7 +151,7 @@ def test_locks_of_several_pools_are_taken_all_or_none_and_given_back_singly(tmp_
     assert is_free(c, folder)
     locks.take([a, c])  # what is held stays held
     locks.keep_only([a, c])
-    assert [is_free(one, folder) for one in (a, b, c)] == [False, True, False]
+    assert [is_free(locked_pool, folder) for locked_pool in (a, b, c)] == [False, True, False]
     locks.release()
     assert is_free(a, folder)
     assert is_free(c, folder)

@@ -88,12 +88,12 @@ def test_servers_with_names_that_only_haproxy_allows_are_driven_and_published(tm
             site = DrivenHAProxy(balancer, ports, tmp_path)
             site.start(servers=dict(zip(names, HOSTS, strict=True)))
             site.cycle()
-            said = site.cycle(host3="interference")
+            sentence = site.cycle(host3="interference")
             assert balancer.weight("BACKEND") < 100
             assert balancer.weight("a..b") == balancer.weight(".") == 100
-            assert "left out: " in said
-            assert "expected a name of letters, digits and `_-:.`, 128 at most" in said
-            cycle = next(one for one in reversed(site.engine.outbox) if isinstance(one, Cycle))
+            assert "left out: " in sentence
+            assert "expected a name of letters, digits and `_-:.`, 128 at most" in sentence
+            cycle = next(message for message in reversed(site.engine.outbox) if isinstance(message, Cycle))
             read = messages.decode("cycle", messages.encode(cycle))
             assert isinstance(read, Cycle)
             assert [server.server for server in read.servers] == list(names)
@@ -126,9 +126,9 @@ def test_a_lowered_server_that_cannot_be_read_any_more_is_put_back_when_it_can(
         site.cycle(host1="interference")
         assert site.weights() == [0, 100, 100]
         monkeypatch.setattr(Doctored, "change", staticmethod(lambda answer: answer.replace(" host1 ", " host1 - ")))
-        said = site.cycle(host2="interference")
-        assert "left out: " in said
-        assert "server host1: expected a number for" in said
+        sentence = site.cycle(host2="interference")
+        assert "left out: " in sentence
+        assert "server host1: expected a number for" in sentence
         assert balancer.weight("host2") < 100, "the others are driven"
         with pytest.raises(BalancerUnreachable, match=r"server host1.*the stored baseline is kept"):
             site.engine.stop(site.now_s, "the test ends")
@@ -202,7 +202,7 @@ def test_answers_are_the_same_however_they_are_cut(chunks: list[bytes], expected
         return replies.answers
 
     whole = b"".join(chunks)
-    assert answers(chunks) == answers([whole]) == answers([bytes([one]) for one in whole])
+    assert answers(chunks) == answers([whole]) == answers([bytes([byte]) for byte in whole])
 
 
 @pytest.mark.parametrize(("last", "fits"), [("UP", True), ("x", False)])

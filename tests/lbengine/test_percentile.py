@@ -17,8 +17,8 @@ def test_the_percentile_of_one_server_is_that_of_an_exponential() -> None:
 
 
 def test_the_percentile_of_a_mixture_solves_its_equation() -> None:
-    found = percentile_s([0.9, 0.1], [100.0, 5.0], 0.99)
-    assert 0.9 * math.exp(-100.0 * found) + 0.1 * math.exp(-5.0 * found) == pytest.approx(0.01)
+    time_s = percentile_s([0.9, 0.1], [100.0, 5.0], 0.99)
+    assert 0.9 * math.exp(-100.0 * time_s) + 0.1 * math.exp(-5.0 * time_s) == pytest.approx(0.01)
 
 
 def test_a_server_that_never_answers_is_the_tail_when_it_has_enough_requests() -> None:

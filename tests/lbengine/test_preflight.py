@@ -27,12 +27,12 @@ def warnings_of(section: str, **others: object) -> list[str]:
             section = section.replace(f"PORT{number}", str(port))
         with haproxy(section) as running:
             before = running.send("show servers state web")
-            found = check(pool(running.socket, **others), SETTINGS)
+            warnings = check(pool(running.socket, **others), SETTINGS)
             assert running.send("show servers state web").splitlines()[:2] == before.splitlines()[:2]
             assert [line.split()[7] for line in before.splitlines()[2:] if line] == [
                 line.split()[7] for line in running.send("show servers state web").splitlines()[2:] if line
             ]
-            return found
+            return warnings
 
 
 def plain(balance: str, options: str = "weight 100") -> str:
@@ -62,11 +62,11 @@ def test_a_tcp_socket_is_warned_of() -> None:
 def test_balancers_of_one_pool_must_use_the_same_algorithm() -> None:
     with (
         web_servers(2) as ports,
-        haproxy(backend(ports)) as one,
-        haproxy(backend(ports, "leastconn", "weight 100 maxconn 9")) as other,
+        haproxy(backend(ports)) as first,
+        haproxy(backend(ports, "leastconn", "weight 100 maxconn 9")) as second,
         pytest.raises(BalancerError, match=r"same algorithm, these use `roundrobin` behind .*`leastconn` behind"),
     ):
-        check(pool(one.socket, sockets=[other.socket]), SETTINGS)
+        check(pool(first.socket, sockets=[second.socket]), SETTINGS)
 
 
 @needs_haproxy
@@ -102,13 +102,13 @@ def test_in_observe_mode_a_hash_is_not_tried() -> None:
 
 @needs_haproxy
 def test_other_writers_and_persistence_are_warned_of() -> None:
-    found = warnings_of(
+    warnings = warnings_of(
         "backend web\n    balance roundrobin\n    cookie SRV insert\n"
         "    server host1 127.0.0.1:PORT1 weight 1 cookie a agent-check agent-port 9 agent-inter 60s\n"
         "    server host2 127.0.0.1:PORT2 weight 100 disabled\n"
         "    server host3 127.0.0.1:PORT3 weight 0\n"
     )
-    text = "\n".join(found)
+    text = "\n".join(warnings)
     assert "the agent-check of host1 sets weights too" in text
     assert "cookie persistence" in text
     assert "the weights of host1 are too small" in text

@@ -49,8 +49,8 @@ def test_under_round_robin_a_server_is_as_full_as_its_share_of_the_weight_makes_
 
 
 def test_under_least_connections_servers_of_equal_weights_are_equally_full() -> None:
-    found = room.fullest([100, 100, 100], [60.0, 300.0, 200.0], [False, True, True], 280.0, True)
-    assert found == pytest.approx(0.5)
+    filled = room.fullest([100, 100, 100], [60.0, 300.0, 200.0], [False, True, True], 280.0, True)
+    assert filled == pytest.approx(0.5)
 
 
 @settings(deadline=None)
@@ -60,7 +60,8 @@ def test_under_least_connections_the_predicted_rates_add_up(pool: list[tuple[int
     assume(any(weights))
     total = load * sum(mu for weight, mu in zip(weights, capacity, strict=True) if weight)
     filled = [
-        room.fullest(weights, capacity, [n == one for n in range(len(pool))], total, True) for one in range(len(pool))
+        room.fullest(weights, capacity, [n == raised for n in range(len(pool))], total, True)
+        for raised in range(len(pool))
     ]
     assert math.fsum(f * mu for f, mu in zip(filled, capacity, strict=True)) == pytest.approx(total, rel=1e-3)
     for f, weight in zip(filled, weights, strict=True):
@@ -91,23 +92,23 @@ def test_enough_is_given_back_or_all_and_nothing_is_taken(
 ) -> None:
     baselines, capacity, kept = [255] * len(pool), [row[1] for row in pool], [row[2] for row in pool]
     weights = [255 if keeps else weight - weight % 5 for weight, _, keeps in pool]
-    found = given_back(weights, baselines, capacity, kept, total, u_threshold, by_concurrency, step)
-    for before, after, keeps in zip(weights, found, kept, strict=True):
+    given = given_back(weights, baselines, capacity, kept, total, u_threshold, by_concurrency, step)
+    for before, after, keeps in zip(weights, given, kept, strict=True):
         assert before <= after <= 255
         assert after == before or not keeps
         assert after % step == 0
     limit = room.allowed(capacity, total, u_threshold)
-    if any(weight < 255 for weight in found):
+    if any(weight < 255 for weight in given):
         raised, every = [not keeps for keeps in kept], [True] * len(kept)
-        most = max(limit, room.fullest(found, capacity, raised, total, by_concurrency))
-        if room.fullest(found, capacity, kept, total, by_concurrency) > most:
+        most = max(limit, room.fullest(given, capacity, raised, total, by_concurrency))
+        if room.fullest(given, capacity, kept, total, by_concurrency) > most:
 
             def filled(trial: Sequence[int]) -> float:
                 return room.fullest(trial, capacity, every, total, by_concurrency)
 
-            assert a_step_more_is_no_better(found, baselines, raised, step, filled)
+            assert a_step_more_is_no_better(given, baselines, raised, step, filled)
     if room.fullest(weights, capacity, kept, total, by_concurrency) <= limit:
-        assert found == weights
+        assert given == weights
 
 
 def test_no_more_is_given_back_than_is_needed() -> None:

@@ -36,9 +36,9 @@ def with_room(
 ) -> list[int]:
     """The weights of the split, raised by as much as the others have no room for."""
     look = snapshot((), balance)
-    found = split(loads, total, law, u_threshold, look, MOST_DRAINED)
-    assert set(found) == {load.server for load in loads if load.reduce}
-    weights = {load.server: found[load.server].weight if load.reduce else load.baseline for load in loads}
+    given = split(loads, total, law, u_threshold, look, MOST_DRAINED)
+    assert set(given) == {load.server for load in loads if load.reduce}
+    weights = {load.server: given[load.server].weight if load.reduce else load.baseline for load in loads}
     low = {load.server for load in loads if load.reduce and weights[load.server] < load.baseline}
     room = Room(loads, total, u_threshold, look.by_concurrency, step_of(loads, look))
     weights |= room.give_back(weights, low)[1]
@@ -57,16 +57,16 @@ def test_the_slow_server_is_drained_when_the_rest_can_carry_the_load(balance: st
 @pytest.mark.parametrize("law", ["optimal", "ice"])
 @pytest.mark.parametrize("total", [490.0, 500.0, 520.0])
 def test_the_slow_server_keeps_what_the_rest_cannot_carry(law: str, total: float) -> None:
-    found = weight(three(), total, law)
-    others_rps = total * 200 / (200 + found)
-    assert 0 < found < 100
-    assert others_rps <= 0.8 * 604 + total * 0.5 / (200 + found)  # half a weight of rounding
+    own = weight(three(), total, law)
+    others_rps = total * 200 / (200 + own)
+    assert 0 < own < 100
+    assert others_rps <= 0.8 * 604 + total * 0.5 / (200 + own)  # half a weight of rounding
 
 
 @pytest.mark.parametrize("law", ["optimal", "ice"])
 def test_round_robin_weights_give_the_rate_that_the_law_wants(law: str) -> None:
-    found = split(three(), 520.0, law, 0.8, snapshot(), MOST_DRAINED)["host1"]
-    assert 520.0 * found.weight / (200 + found.weight) == pytest.approx(found.rps, abs=1.5)
+    given = split(three(), 520.0, law, 0.8, snapshot(), MOST_DRAINED)["host1"]
+    assert 520.0 * given.weight / (200 + given.weight) == pytest.approx(given.rps, abs=1.5)
 
 
 def test_least_connections_at_saturation_keeps_its_own_balance() -> None:
@@ -74,8 +74,8 @@ def test_least_connections_at_saturation_keeps_its_own_balance() -> None:
 
 
 def test_least_connections_scales_by_concurrency_between_drained_and_saturated() -> None:
-    found = weight(three(slow_rps=150.0), 590.0, balance="leastconn")
-    assert 0 < found < 100
+    own = weight(three(slow_rps=150.0), 590.0, balance="leastconn")
+    assert 0 < own < 100
 
 
 def test_least_connections_returns_only_well_above_one_request_in_flight() -> None:
@@ -168,9 +168,9 @@ loads_strategy = st.lists(
 def test_any_pool_gets_weights_within_its_baselines(
     loads: list[Load], total: float | None, law: str, u_threshold: float, balance: str
 ) -> None:
-    found = split(loads, total, law, u_threshold, snapshot((), balance), MOST_DRAINED)
-    assert set(found) == {load.server for load in loads if load.reduce}
-    assert all(0 <= found[load.server].weight <= load.baseline for load in loads if load.reduce)
+    given = split(loads, total, law, u_threshold, snapshot((), balance), MOST_DRAINED)
+    assert set(given) == {load.server for load in loads if load.reduce}
+    assert all(0 <= given[load.server].weight <= load.baseline for load in loads if load.reduce)
 
 
 @examples(100, 600)
@@ -257,8 +257,8 @@ def slow(name: str, capacity_rps: float, probability: float, weight: int = 100) 
 
 
 def weights(loads: list[Load], total_rps: float, most_drained: int = 1) -> list[int]:
-    found = split(loads, total_rps, "optimal", 0.8, snapshot(), most_drained)
-    return [found[load.server].weight if load.reduce else load.baseline for load in loads]
+    given = split(loads, total_rps, "optimal", 0.8, snapshot(), most_drained)
+    return [given[load.server].weight if load.reduce else load.baseline for load in loads]
 
 
 CALM = Load("c", 100, 100, capacity_rps=250.0, capacity_stderr_rps=20.0, rps=100.0)
@@ -275,9 +275,9 @@ def test_no_server_is_drained_in_the_place_of_one_that_stands_at_0() -> None:
 
 
 def test_where_all_are_slow_the_least_slow_one_keeps_its_weight() -> None:
-    found = weights([slow("a", 50.0, 0.8), slow("b", 60.0, 0.8), slow("c", 200.0, 0.2)], 180.0)
-    assert found[2] == 100
-    assert max(found[:2]) < 60
+    given = weights([slow("a", 50.0, 0.8), slow("b", 60.0, 0.8), slow("c", 200.0, 0.2)], 180.0)
+    assert given[2] == 100
+    assert max(given[:2]) < 60
 
 
 def test_a_server_that_is_too_full_is_not_spared_at_the_cost_of_fuller_ones() -> None:

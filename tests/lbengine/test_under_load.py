@@ -76,8 +76,8 @@ def full_load(folder: Path) -> Iterator[tuple[RealHAProxy, list[SteadyLoad]]]:
         yield running, loads
 
 
-def judge(what: str, loads: Sequence[SteadyLoad]) -> None:
-    print(f"\n{real_haproxy.PROGRAM}: {what}")
+def judge(change: str, loads: Sequence[SteadyLoad]) -> None:
+    print(f"\n{real_haproxy.PROGRAM}: {change}")
     for load in loads:
         print(f"  {load.describe()}")
     for load in loads:

@@ -12,8 +12,8 @@ from tests.support.pool_shown import verdict
 
 def since(state: State, for_s: float) -> Verdict:
     """A Verdict on a node that has been in this state for so long."""
-    said = verdict("host1", state, 0.5 * (state == "interference"), 300.0)
-    return msgspec.structs.replace(said, time_unix_s=1000.0, since_unix_s=1000.0 - for_s)
+    own = verdict("host1", state, 0.5 * (state == "interference"), 300.0)
+    return msgspec.structs.replace(own, time_unix_s=1000.0, since_unix_s=1000.0 - for_s)
 
 
 @pytest.mark.parametrize(

@@ -103,9 +103,9 @@ def test_a_server_that_comes_at_runtime_is_seen_and_one_that_goes_is_forgotten(
             asked(admin, "set server web/new state maint")
             await asyncio.to_thread(until, lambda: "deleted" in asked(admin, "del server web/new"), "it is gone")
             await watched.a_look()
-            said = len(watched.of("new"))
+            count = len(watched.of("new"))
             await watched.a_look()
-            assert len(watched.of("new")) == said
+            assert len(watched.of("new")) == count
         as_it_was(watched, 20)
 
     asyncio.run(play())

@@ -30,7 +30,7 @@ def test_rates_are_the_balancers_and_times_the_packets() -> None:
     assert (traffic.rps, traffic.errors_per_s, traffic.in_flight) == (50.0, 5.0, 3)
     assert (traffic.rt_mean_ms, traffic.rt_p50_ms, traffic.rt_p95_ms, traffic.rt_p99_ms) == (2.0, 1.5, 8.0, 9.0)
     assert (traffic.oldest_unanswered_ms, traffic.drops, traffic.unmatched, traffic.holes) == (30.0, 2, 1, 2)
-    assert [(one.route, one.rps, one.rt_p95_ms, one.errors_per_s) for one in traffic.routes] == [
+    assert [(route.route, route.rps, route.rt_p95_ms, route.errors_per_s) for route in traffic.routes] == [
         ("search", 20.0, 90.0, 4.0)
     ]
     assert (made.source, made.seq, made.next_within_s, made.absent["cpu"]) == ("balancer", 7, 0.6, NO_MONITOR)
