@@ -172,8 +172,7 @@ class CapacityFilter(SlotArrays):
         return self._read(slots, episode)
 
     def _begin_and_end(self, slots: Ints, episode: Bools) -> None:
-        """Drops the sums and the highest rate of slots where a neighbour came or went: they describe the time before.
-        """
+        """Drops the sums and the highest rate of slots where a neighbour came or went: they describe the time before."""
         changed = slots[self._disturbed[slots] != episode]
         self._disturbed[slots] = episode
         if not len(changed):
@@ -202,7 +201,7 @@ class CapacityFilter(SlotArrays):
         self._mean[slots], self._covariance[slots] = mean, covariance
 
     def _observe(self, slots: Ints, seen: Observations, calm: Bools, episode: Bools) -> None:
-        p, of = self.parameters, slots[seen.rows]
+        p, observed = self.parameters, slots[seen.rows]
         calm, episode = calm[seen.rows], episode[seen.rows]
         with np.errstate(divide="ignore", invalid="ignore"):
             response_s = seen.held / seen.rps
@@ -214,33 +213,35 @@ class CapacityFilter(SlotArrays):
             idle = 1.0 / (1.0 + seen.held)
             fit = calm & np.isfinite(per_cpu + idle + seen.cores)
             cost_ms = 1e3 * seen.cores[fit] / np.exp(per_cpu[fit])
-            self._usual_wake[of[fit]] = np.minimum(p.wake, p.wake_ms / cost_ms)
-            self._begin(of[fit], per_cpu[fit], idle[fit])
-            law, sight = self._law(of, idle, clipped(1.0 - seen.utilisation, 0.0, 1.0))
+            self._usual_wake[observed[fit]] = np.minimum(p.wake, p.wake_ms / cost_ms)
+            self._begin(observed[fit], per_cpu[fit], idle[fit])
+            law, sight = self._law(observed, idle, clipped(1.0 - seen.utilisation, 0.0, 1.0))
             error = p.cost_sd**2 * noise + p.window_sd**2 + sampled + np.square(IDLE_WORK / seen.own)
-            self._correct(of[fit], sight[fit], (per_cpu - law)[fit], error[fit])
-            self._follow(self._calm_response_s, of[fit], response_s[fit], CALM_WEIGHT)
-            self._follow(self._calm_wait_ratio, of[fit], seen.wait_ratio[fit], CALM_WEIGHT)
+            self._correct(observed[fit], sight[fit], (per_cpu - law)[fit], error[fit])
+            self._follow(self._calm_response_s, observed[fit], response_s[fit], CALM_WEIGHT)
+            self._follow(self._calm_wait_ratio, observed[fit], seen.wait_ratio[fit], CALM_WEIGHT)
 
-            ratio = seen.wait_ratio / np.maximum(self._calm_wait_ratio[of], 1.0)
+            ratio = seen.wait_ratio / np.maximum(self._calm_wait_ratio[observed], 1.0)
             cost = np.minimum(np.nan_to_num(log_rps - np.log(seen.utilisation) - law, nan=0.0), 0.0)
             suggested = p.left_slope * np.log(np.maximum(ratio, 1.0)) + np.maximum(cost, MOST_COST)
-            self._follow(self._suggested, of[episode], suggested[episode], SUGGESTION_WEIGHT)
+            self._follow(self._suggested, observed[episode], suggested[episode], SUGGESTION_WEIGHT)
 
-            dry = (np.nan_to_num(self._calm_response_s[of], nan=np.inf) + p.stall_s) / response_s
+            dry = (np.nan_to_num(self._calm_response_s[observed], nan=np.inf) + p.stall_s) / response_s
             never_dry = (np.nan_to_num(seen.wanted, nan=1.0) >= WANTED) & (dry < 1.0) & np.isfinite(log_rps)
-            sight = np.zeros((len(of), STATES))
+            sight = np.zeros((len(observed), STATES))
             sight[:, CALM] = 1.0
             sight[:, LEFT] = episode
             full = log_rps + np.log1p(1.0 / seen.held)
-            expected = self._mean[of, CALM] + np.where(episode, self._left(of), 0.0)
+            expected = self._mean[observed, CALM] + np.where(episode, self._left(observed), 0.0)
             never_dry &= np.isfinite(full - expected)
             error = noise + p.busy_sd**2 + dry**2 + sampled
-            self._correct(of[never_dry], sight[never_dry], (full - expected)[never_dry], error[never_dry])
-        first = np.isnan(self._served[of])
-        self._follow(self._served, of, seen.rps, SERVED_WEIGHT)
+            self._correct(observed[never_dry], sight[never_dry], (full - expected)[never_dry], error[never_dry])
+        first = np.isnan(self._served[observed])
+        self._follow(self._served, observed, seen.rps, SERVED_WEIGHT)
         with np.errstate(divide="ignore"):
-            self._floor[of] = np.where(first, -np.inf, np.maximum(self._floor[of], np.log(self._served[of])))
+            self._floor[observed] = np.where(
+                first, -np.inf, np.maximum(self._floor[observed], np.log(self._served[observed]))
+            )
 
     def _begin(self, slots: Ints, per_cpu: Floats, idle: Floats) -> None:
         """Starts servers of which nothing is known where their first observation is as expected."""
