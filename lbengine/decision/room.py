@@ -117,11 +117,11 @@ class Room:
         for _ in range(STEPS):
             middle = (below + above) / 2.0
             below, above = (below, middle) if fits(raised(middle)) else (middle, above)
-        found = raised(above)
-        if self._is_known and self.filled(found, kept) > limit:  # the weights are coarse
+        fitting = raised(above)
+        if self._is_known and self.filled(fitting, kept) > limit:  # the weights are coarse
             every = [load.server for load in self.loads]
-            found = min((found, raised(below)), key=lambda trial: self.filled(trial, every))
-        return filled, {name: found[name] for name in baselines if found[name] != weights[name]}
+            fitting = min((fitting, raised(below)), key=lambda trial: self.filled(trial, every))
+        return filled, {name: fitting[name] for name in baselines if fitting[name] != weights[name]}
 
     @cached_property
     def _capacity(self) -> list[float] | None:

@@ -188,9 +188,9 @@ class Sniffer:
                 self._heard_s, self.why_not, self.is_new = time.monotonic(), "", False
                 self._first_heard_s = self._first_heard_s or self._heard_s
                 self._looked.set()
-            told = (await process.stderr.read(LONGEST_LINE_BYTES)).decode("utf-8", "replace").strip()
+            complaint = (await process.stderr.read(LONGEST_LINE_BYTES)).decode("utf-8", "replace").strip()
             status = await process.wait()
-            return told.splitlines()[-1] if told else f"{self._command[0]} ended with status {status}"
+            return complaint.splitlines()[-1] if complaint else f"{self._command[0]} ended with status {status}"
         except TimeoutError:
             return f"{self._command[0]} hung: it wrote nothing for {HUNG_AFTER_S:g} s, and was ended"
         except (msgspec.DecodeError, ValueError) as error:
@@ -341,8 +341,8 @@ async def interfaces_to(servers: Collection[str]) -> tuple[dict[str, str], dict[
         await process.wait()
         return {}, dict.fromkeys(hosts, f"{NO_IP}: no answer")
     routes = _routes_in(answer.decode("utf-8", "replace").splitlines())
-    found = {server: routes[host] for server, host in hosts.items() if host in routes}
-    return found, {server: f"no route to {host}" for server, host in hosts.items() if server not in found}
+    interfaces = {server: routes[host] for server, host in hosts.items() if host in routes}
+    return interfaces, {server: f"no route to {host}" for server, host in hosts.items() if server not in interfaces}
 
 
 def _routes_in(lines: Sequence[str]) -> dict[str, str]:

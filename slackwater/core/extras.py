@@ -8,6 +8,6 @@ from typing import Literal
 COMMANDS = {"lab": "pip install . ./lab", "otlp": "pip install '.[otlp]'"}
 
 
-def installed_by(what: Literal["lab", "otlp"]) -> str:
+def installed_by(extra: Literal["lab", "otlp"]) -> str:
     """The command, for the end of a message: of `slackwater-lab`, or of an optional extra."""
-    return f"{COMMANDS[what]} in a checkout of Slackwater"
+    return f"{COMMANDS[extra]} in a checkout of Slackwater"

@@ -212,7 +212,7 @@ def test_permuting_nodes_permutes_verdicts(order: list[str], seed: int, takes: s
         for step in range(60):
             cluster.hosts["host1"].neighbour, cluster.hosts["host1"].takes = 0.9 * (step >= 35), takes
             batch = [as_node(cluster.sample(name, step * 0.2), rename[name]) for name in cluster.names]
-            for verdict in judge.tick(step * 0.2 + 0.1, sorted(batch, key=lambda one: one.node)):
+            for verdict in judge.tick(step * 0.2 + 0.1, sorted(batch, key=lambda sample: sample.node)):
                 by_node[verdict.node, verdict.time_unix_s] = (verdict.state, verdict.path, verdict.resource)
         back = {new: old for old, new in rename.items()}
         return {(back[node], unix_s): judged for (node, unix_s), judged in by_node.items()}

@@ -73,5 +73,7 @@ def test_a_pause_puts_the_weights_back_and_after_it_the_operators_are_the_baseli
         assert cycle("interference")[0] < 50
         engine.stop(now_s, "the test ends")
         assert [server.weight for server in driven.read().servers] == [100, 60, *[100] * (len(NAMES) - 2)]
-        found = [change.what for change in reversed(journal.changes("web", 100)) if change.what in ("pause", "resume")]
-        assert found == ["pause", "resume"]
+        commands = [
+            change.what for change in reversed(journal.changes("web", 100)) if change.what in ("pause", "resume")
+        ]
+        assert commands == ["pause", "resume"]

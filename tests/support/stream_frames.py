@@ -66,7 +66,7 @@ class Viewer:
 
     def ask(self) -> None:
         self.asked_s = time.monotonic()
-        self.got, self.head = 0, b""
+        self.received_bytes, self.head = 0, b""
         self.socket = socket.socket()
         self.socket.setblocking(False)
         self.socket.connect_ex(self.place)
@@ -79,13 +79,13 @@ class Viewer:
             return False, []
         except OSError:
             chunk = b""
-        before = self.got // FRAME_BYTES
+        before = self.received_bytes // FRAME_BYTES
         self.head = (self.head + chunk)[:NAME_BYTES]
-        self.got += len(chunk)
+        self.received_bytes += len(chunk)
         now_s, name = time.monotonic(), self.head.decode().strip()
-        dues = [self.asked_s + number * PERIOD_S for number in range(before, self.got // FRAME_BYTES)]
-        over = self.got >= FRAMES * FRAME_BYTES or not chunk
-        self.broken += over and self.got < FRAMES * FRAME_BYTES
+        dues = [self.asked_s + number * PERIOD_S for number in range(before, self.received_bytes // FRAME_BYTES)]
+        over = self.received_bytes >= FRAMES * FRAME_BYTES or not chunk
+        self.broken += over and self.received_bytes < FRAMES * FRAME_BYTES
         return over, [(due_s - begin_s, 1e3 * (now_s - due_s), name) for due_s in dues]
 
 

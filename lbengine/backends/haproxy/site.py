@@ -38,7 +38,7 @@ class StatsSocket:
     path: str
     """In the form of a pool's `socket`: a path, or `tcp://HOST:PORT`. Other families stay in HAProxy's form."""
     level: str
-    at: str
+    place: str
     """The line's place, FILE:LINE."""
 
     @property
@@ -62,7 +62,7 @@ class SiteConfiguration:
     """Backend -> server, without the number of a `server-template` -> its `proto` if it has one, or `ssl`."""
     offsets: dict[str, dict[str, str]] = field(default_factory=dict)
     """Backend -> server, without that number -> the number that HAProxy adds to the client's port, as `+1000`."""
-    at: str = ""
+    place: str = ""
     """FILE:LINE of the section `global`; the file alone where it has none; empty: there is no file."""
 
     def offset(self, backend: str, server: str) -> str:
@@ -101,7 +101,7 @@ def read_configuration(path: Path) -> SiteConfiguration:
 
 def _configuration(rows: Sequence[Sequence[str]], places: Sequence[str], path: Path) -> SiteConfiguration:
     globals_at = [places[section.start] for section in sections(rows) if section.kind == "global"]
-    configuration = SiteConfiguration(at=(globals_at or [str(path)])[0])
+    configuration = SiteConfiguration(place=(globals_at or [str(path)])[0])
     prefix = ""
     defaults: dict[str, list[str]] = {}
     last_defaults: list[str] = []
@@ -172,28 +172,28 @@ def find_in(configuration: SiteConfiguration) -> tuple[str, str] | None:
     # A line may be in a branch of a condition that is not taken.
     there = [line for line in admin if Path(line.path).is_socket()]
     for line in there or admin:
-        return line.path, f"from {line.at}"
+        return line.path, f"from {line.place}"
     for line in sockets:
         if line.is_local:
             raise SurveyError(
-                f"{line.at}: `stats socket {line.path}` has level {line.level}; add `level admin` to this line and"
+                f"{line.place}: `stats socket {line.path}` has level {line.level}; add `level admin` to this line and"
                 " reload HAProxy"
             )
     for line in sockets:
         if not is_known(line.path):
             raise SurveyError(
-                f"{line.at}: the address of this `stats socket` has a variable whose value only HAProxy knows; name the"
+                f"{line.place}: the address of this `stats socket` has a variable whose value only HAProxy knows; name the"
                 " socket with --socket"
             )
     for line in sockets:
         if line.is_tcp:
-            raise SurveyError(f"{line.at}: {_on_tcp(line.path, configuration)}")
+            raise SurveyError(f"{line.place}: {_on_tcp(line.path, configuration)}")
     return None
 
 
 def add_socket(configuration: SiteConfiguration) -> str:
     """How HAProxy gets an admin socket, in words."""
-    where = f" ({configuration.at})" if configuration.at else " of its configuration"
+    where = f" ({configuration.place})" if configuration.place else " of its configuration"
     return (
         "add the line `stats socket /run/haproxy/admin.sock mode 660 level admin group haproxy` to the section `global`"
         f"{where} and restart HAProxy"

@@ -318,7 +318,7 @@ def access_of(
     refused = f"user {user} may not write to {socket}"
     if status.st_mode & stat.S_IWGRP and status.st_gid != 0:
         return Access() if status.st_gid in groups else Access(refused, _group_name(status.st_gid))
-    line = next((line.at for line in configuration.sockets if line.path == socket), "its `stats socket` line")
+    line = next((line.place for line in configuration.sockets if line.path == socket), "its `stats socket` line")
     return Access(
         refused,
         "" if HAPROXY_GROUP in unit_groups else HAPROXY_GROUP,

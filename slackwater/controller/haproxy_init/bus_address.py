@@ -97,7 +97,7 @@ def with_servers(text: str, pool: str, servers: Mapping[str, str], path: Path) -
     pairs = ", ".join(f"{toml_text(server)} = {toml_text(node)}" for server, node in wanted.items())
     line = f"servers = {{ {pairs} }}"
     name = re.compile(rf"^name *= *{re.escape(toml_text(pool))}.*$", re.MULTILINE)
-    added = name.sub(lambda found: f"{found[0]}\n{line}", text, count=1)
+    added = name.sub(lambda match: f"{match[0]}\n{line}", text, count=1)
     if not before.servers:
         after = next(settings for settings in parse(added, str(path)).pool if settings.name == pool)
         if after.servers == wanted:

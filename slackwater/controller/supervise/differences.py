@@ -60,16 +60,16 @@ class Difference(msgspec.Struct, frozen=True):
 
 def compare(before: ControllerSettings, after: ControllerSettings) -> list[Difference]:
     """All differences. Pools are told apart by their names, so their order does not count."""
-    found: list[Difference] = []
+    differences: list[Difference] = []
     for name in ControllerSettings.__struct_fields__:  # pools first
         old, new = getattr(before, name), getattr(after, name)
         if name == "pool":
-            found += _pools({pool.name: pool for pool in old}, {pool.name: pool for pool in new})
+            differences += _pools({pool.name: pool for pool in old}, {pool.name: pool for pool in new})
         elif isinstance(old, msgspec.Struct):
-            found += _fields(old, new, name, name, "")
+            differences += _fields(old, new, name, name, "")
         elif old != new:
-            found.append(_difference(name, old, new, _parts(name), ""))
-    return found
+            differences.append(_difference(name, old, new, _parts(name), ""))
+    return differences
 
 
 def given_back(before: ControllerSettings, after: ControllerSettings) -> list[PoolSettings]:
@@ -87,23 +87,23 @@ def _same_place(old: PoolSettings, new: PoolSettings) -> bool:
 
 def _pools(old: Mapping[str, PoolSettings], new: Mapping[str, PoolSettings]) -> Iterator[Difference]:
     for name in dict.fromkeys([*old, *new]):
-        at = f"pool.{name}"
+        setting = f"pool.{name}"
         if name not in new:
-            yield Difference(at, old[name].place, None, ALL, name)
+            yield Difference(setting, old[name].place, None, ALL, name)
         elif name not in old:
             pool = new[name]
-            yield Difference(at, None, f"{pool.mode}, law {pool.law}, {pool.place}", ALL, name)
+            yield Difference(setting, None, f"{pool.mode}, law {pool.law}, {pool.place}", ALL, name)
         elif type(old[name]) is not type(new[name]):
-            yield Difference(f"{at}.balancer", old[name].place, new[name].place, CONCERNS["pool"], name)
+            yield Difference(f"{setting}.balancer", old[name].place, new[name].place, CONCERNS["pool"], name)
         else:
-            yield from _fields(old[name], new[name], "pool", at, name)
+            yield from _fields(old[name], new[name], "pool", setting, name)
 
 
-def _fields(old: msgspec.Struct, new: msgspec.Struct, section: str, at: str, pool: str) -> Iterable[Difference]:
+def _fields(old: msgspec.Struct, new: msgspec.Struct, section: str, setting: str, pool: str) -> Iterable[Difference]:
     for name in old.__struct_fields__:
         was, now = getattr(old, name), getattr(new, name)
         if was != now:
-            yield _difference(f"{at}.{name}", was, now, _parts(f"{section}.{name}"), pool)
+            yield _difference(f"{setting}.{name}", was, now, _parts(f"{section}.{name}"), pool)
 
 
 def _parts(setting: str) -> frozenset[str]:

@@ -77,8 +77,8 @@ def _in_words(changes: Sequence[Change], is_stored: bool, left_out: str) -> str:
     if more := len(changes) - len(named):
         named.append(f"and {more} more")
     if named:
-        said = f"{', '.join(named)} set back"
-        return f"{said}, and not all is done: see above" if left_out else said
+        summary = f"{', '.join(named)} set back"
+        return f"{summary}, and not all is done: see above" if left_out else summary
     if left_out:
         return "not all is done: see above"
     return "every server has its baseline weight" if is_stored else "nothing of ours was lowered"

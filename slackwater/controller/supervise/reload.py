@@ -65,8 +65,8 @@ class ReloadedSite(Protocol):
         """Gives back the locks that the settings in force do not need."""
 
 
-def reload(site: ReloadedSite, path: Path, found: ReloadOutcome) -> Iterator[None]:
-    """Puts the file's settings in force; `found` has what was changed afterwards. Raises ReloadRefused."""
+def reload(site: ReloadedSite, path: Path, outcome: ReloadOutcome) -> Iterator[None]:
+    """Puts the file's settings in force; `outcome` then has what was changed. Raises ReloadRefused."""
     try:
         new = SettingsInForce.of(read(path), path)
     except (ConfigError, OSError) as error:
@@ -76,10 +76,10 @@ def reload(site: ReloadedSite, path: Path, found: ReloadOutcome) -> Iterator[Non
         differences = compare(old.settings, new.settings)
         if stubborn := [difference.setting for difference in differences if not difference.parts]:
             raise ReloadRefused(f"{path}: {', '.join(stubborn)} cannot change while the controller runs: restart it")
-        found.changed = differences
+        outcome.changed = differences
         running = {*names_of(old.settings), *names_of(new.settings)}
         concerned = running.intersection(part for difference in differences for part in difference.parts)
-        found.restarted = [name for name in names_of(new.settings) if name in concerned]
+        outcome.restarted = [name for name in names_of(new.settings) if name in concerned]
         if differences:
             yield from _apply(site, new, differences, concerned)
     except BaseException:
@@ -119,12 +119,12 @@ def _trial(new: SettingsInForce, parts: Collection[str], pools: Collection[str],
         *(f"--part={name}" for name in sorted(parts)),
         *(f"--pool={pool}" for pool in sorted(pools)),
     ]
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         trial = subprocess.Popen(
             [*new.command(*words), f"--listen={listen}"],
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             process_group=0,
             pass_fds=[new.fd],
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, ()),
@@ -139,7 +139,7 @@ def _trial(new: SettingsInForce, parts: Collection[str], pools: Collection[str],
             if trial.poll() is None:
                 trial.kill()
                 trial.wait()
-        lines = _lines(said)
+        lines = _lines(output)
     if trial.returncode:
         raise ReloadRefused(lines[-1].removeprefix("error: ") if lines else "the trial of the new settings failed")
     for line in lines:

@@ -29,8 +29,8 @@ class Reloads(msgspec.Struct, kw_only=True, frozen=True):
     last: ReloadOutcome | None = None
 
     def after(self, outcome: ReloadOutcome) -> Reloads:
-        at = self.last_success_unix_s if outcome.error else outcome.time_unix_s
-        return Reloads(last_success_unix_s=at, last_successful=not outcome.error, last=outcome)
+        success_unix_s = self.last_success_unix_s if outcome.error else outcome.time_unix_s
+        return Reloads(last_success_unix_s=success_unix_s, last_successful=not outcome.error, last=outcome)
 
 
 def to_log(outcome: ReloadOutcome) -> None:

@@ -85,6 +85,6 @@ def _look_at_balancers(settings: ControllerSettings) -> None:
             return [f"{error}; it is waited for"]
 
     with ThreadPoolExecutor(len(settings.pool), thread_name_prefix="look") as threads:
-        for found in threads.map(look, settings.pool):
-            for warning in found:
+        for warnings in threads.map(look, settings.pool):
+            for warning in warnings:
                 log.warning("%s", warning)

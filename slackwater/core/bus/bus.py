@@ -294,9 +294,9 @@ class Bus:
         else:
             await self._client.subscribe(subject, cb=on_message)
 
-    def _complain(self, subject: str, what: str) -> None:
+    def _complain(self, subject: str, reason: str) -> None:
         if self._complaints.are_due(subject):
-            log.warning("bus: message on %s left out: %s", subject, what)
+            log.warning("bus: message on %s left out: %s", subject, reason)
 
     async def request(self, subject: str, question: dict[str, Any], *, timeout_s: float = 3.0) -> dict[str, Any]:
         """Sends a JSON object and returns the reply; raises BusError if there is none in time."""

@@ -47,8 +47,8 @@ def read(path: str | Path) -> str:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        what = f"byte {error.object[error.start]:#04x} is not UTF-8, which TOML is written in; save the file as UTF-8"
-        raise ConfigError(f"{path}:{line}: not TOML: {what}") from None
+        fault = f"byte {error.object[error.start]:#04x} is not UTF-8, which TOML is written in; save the file as UTF-8"
+        raise ConfigError(f"{path}:{line}: not TOML: {fault}") from None
 
 
 def parse(text: str, where: str) -> ControllerSettings:
