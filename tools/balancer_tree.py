@@ -36,16 +36,16 @@ def halves_scores(recordings: Sequence[Recording], content: dict[str, Any]) -> S
         _, arrays = fit_outside(rest, content["trees"], content["coefficients"], lambda *_: None)
         model = tree.model_of("half", {**content["trees"], OUTSIDE: arrays}, content["coefficients"], {})
         for recording in recordings[half::HALVES]:
-            recording_scores = replay(seen_from_balancer(recording), model)
-            felt = [noise for noise in recording_scores.noises if noise.felt]
+            part = replay(seen_from_balancer(recording), model)
+            felt = [noise for noise in part.noises if noise.felt]
             missed = sum(noise.delay_s is None for noise in felt)
             print(
-                f"{Path(recording.path).stem}: {missed} of {len(felt)} missed, {recording_scores.false_episodes} false in "
-                f"{recording_scores.calm_node_hours:.3f} node-hours {dict(recording_scores.false_during)}, slow by itself"
-                f" {dict(recording_scores.slow_during)}",
+                f"{Path(recording.path).stem}: {missed} of {len(felt)} missed, {part.false_episodes} false in "
+                f"{part.calm_node_hours:.3f} node-hours {dict(part.false_during)}, slow by itself"
+                f" {dict(part.slow_during)}",
                 flush=True,
             )
-            scores.merge(recording_scores)
+            scores.merge(part)
     return scores
 
 

@@ -172,7 +172,7 @@ class CapacityFilter(SlotArrays):
         return self._read(slots, episode)
 
     def _begin_and_end(self, slots: Ints, episode: Bools) -> None:
-        """Drops the sums and the highest rate of slots where a neighbour came or went: they describe the time before."""
+        """Drops the sums and the highest rate of slots whose neighbour came or went: they describe the time before."""
         changed = slots[self._disturbed[slots] != episode]
         self._disturbed[slots] = episode
         if not len(changed):

@@ -182,8 +182,8 @@ def find_in(configuration: SiteConfiguration) -> tuple[str, str] | None:
     for line in sockets:
         if not is_known(line.path):
             raise SurveyError(
-                f"{line.place}: the address of this `stats socket` has a variable whose value only HAProxy knows; name the"
-                " socket with --socket"
+                f"{line.place}: the address of this `stats socket` has a variable whose value only HAProxy knows; name"
+                " the socket with --socket"
             )
     for line in sockets:
         if line.is_tcp:
