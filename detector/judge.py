@@ -30,7 +30,7 @@ from slackwater.detector.features.columns import Bools, Floats, Ints, Row, Table
 from slackwater.detector.features.features import Features, Frame
 from slackwater.detector.features.history import SampleWindows
 from slackwater.detector.features.signals import leave_out_idle
-from slackwater.detector.monitors_first import monitors_first
+from slackwater.detector.monitors_first import Sources, monitors_first
 from slackwater.detector.sample_sorter import SampleSorter, Stale
 from slackwater.detector.slot_arrays import SlotArrays
 
@@ -65,8 +65,6 @@ class Judge(SlotArrays):
 
     _fresh: Bools
     _in_episode: Bools
-    _outside: Bools
-    """Whether the node's Samples are the balancer's."""
     _resource: Ints
 
     def __init__(
@@ -82,6 +80,7 @@ class Judge(SlotArrays):
         self.model = model
         self.rules = Rules(calm_dwell_s, model, false_episodes_per_node_day)
         self.sorter = SampleSorter(pool, stale_after_s)
+        self.sources = Sources()
         self.features = Features()
         self.windows = SampleWindows()
         self.balancer_latency = BalancerLatency()
@@ -103,10 +102,9 @@ class Judge(SlotArrays):
         """Node -> the baseline of its monitor's Samples while the balancer's are judged, and the other way round."""
         super().__init__(
             *(self.features, self.windows, self.estimator, self.balancer_latency),
-            *(self.rules, self.slowness, self.calm_capacity),
+            *(self.rules, self.slowness, self.calm_capacity, self.sources),
             _fresh=False,
             _in_episode=False,
-            _outside=False,
             _resource=UNCLEAR,
         )
 
@@ -211,7 +209,12 @@ class Judge(SlotArrays):
     def _has_monitor(self, node: str) -> bool:
         """Whether a node's Samples are those of its monitor, and it is heard of."""
         slot = self.sorter.slot(node)
-        return slot is not None and slot < len(self._fresh) and bool(self._fresh[slot] and not self._outside[slot])
+        return slot is not None and slot < len(self._fresh) and bool(self._fresh[slot] and self.sources.speaks[slot])
+
+    def _knows_calm(self, node: str) -> bool:
+        """Whether a node's signals can be compared with their calm: its own, or that of its peers' monitors."""
+        lends = self._fresh & ~self._in_episode & ~self.sources.outside & self.features.baselines.learnt
+        return bool(self._of_other_source.get(node) or lends.any())
 
     def _add_nodes(self, now_s: float, table: Table, new_nodes: Sequence[tuple[int, int]]) -> None:
         """Makes room for new nodes, and empties their slots of other nodes' values."""
@@ -225,7 +228,7 @@ class Judge(SlotArrays):
             if self.explainer is not None:
                 self.explainer.forget(slot)
             self.rules.add_node(slot, now_s, float(table.time_unix_s[row]), is_lowered=node in self.lowered)
-            self._outside[slot] = outside = bool(table.columns["balancer.only"][row])
+            self.sources.outside[slot] = outside = bool(table.columns["balancer.only"][row])
             self._of_other_source.pop(node, None)
             if node in self._restored:
                 self._restore(slot, node, self._restored.pop(node), outside=outside)
@@ -233,6 +236,7 @@ class Judge(SlotArrays):
     def _judge(self, now_s: float, table: Table, slots: Ints, first: Bools) -> list[Verdict]:
         """Judges one Sample of each of these slots, all in one pass."""
         self._fresh[slots] = True
+        table = self.sources.hear(slots, table, self._in_episode, self._knows_calm)
         self._change_sources(slots, table)
         table.columns[COLUMN] = self.balancer_latency.column(now_s, slots, table.columns)
         leave_out_idle(table.columns)
@@ -240,6 +244,8 @@ class Judge(SlotArrays):
         frame = self.features.compute(rows, self._fresh, self._in_episode)
         outcome = self.rules.step(now_s, table, frame, self._fresh, self._in_episode)
         neighbour: Bools = np.asarray(outcome.steps.state == INTERFERENCE)
+        renamed = self.sources.rename(slots, frame.outside, outcome.pool.looks == INTERFERENCE)
+        outcome = self.rules.rename(outcome, slots, neighbour & renamed & ~outcome.steps.began, table.time_unix_s)
         self._in_episode[slots] = neighbour
         self.windows.returns.end(slots[neighbour])
         calm = self._learn(now_s, frame, outcome, table)
@@ -255,14 +261,14 @@ class Judge(SlotArrays):
     def _change_sources(self, slots: Ints, table: Table) -> None:
         """Changes the baselines of nodes whose monitor came, or fell silent: their loads mean something else."""
         outside = table.columns["balancer.only"] > 0.0
-        for row in np.flatnonzero(outside != self._outside[slots]).tolist():
+        for row in np.flatnonzero(outside != self.sources.outside[slots]).tolist():
             slot, node = int(slots[row]), table.nodes[row]
             (cells,) = self._export([slot])
             for part in (self.features, self.windows, self.estimator, self.calm_capacity):
                 part.forget(slot)
             self._restore(slot, node, self._of_other_source.get(node, {}), outside=bool(outside[row]))
             self._of_other_source[node] = cells
-        self._outside[slots] = outside
+        self.sources.outside[slots] = outside
 
     def _learn(self, now_s: float, frame: Frame, outcome: Outcome, table: Table) -> Bools:
         """Teaches the baselines the rows that are calm without doubt; returns which rows these are, (M,).
@@ -322,9 +328,9 @@ class Judge(SlotArrays):
 
     def _verdicts(self, table: Table, frame: Frame, outcome: Outcome, estimates: Estimates) -> list[Verdict]:
         """A Verdict for each row. The fields are in `Verdict`'s order, since names would cost time."""
-        neighbour = np.asarray(outcome.steps.state == INTERFERENCE)
+        neighbour, unnamed = np.asarray(outcome.steps.state == INTERFERENCE), self.sources.unnamed[frame.slots]
         resources: list[Resource | None] = [None] * len(table)
-        for row in np.flatnonzero(neighbour & ~frame.outside).tolist():
+        for row in np.flatnonzero(neighbour & ~unnamed).tolist():
             resources[row] = RESOURCES[self._resource[frame.slots[row]]]
         reasons = self.explainer.reasons(frame, outcome) if self.explainer else [[] for _ in resources]
         numbers = (
@@ -343,7 +349,7 @@ class Judge(SlotArrays):
                 table.nodes,
                 repeat(self.pool),
                 table.time_unix_s.tolist(),
-                map(word_of, outcome.steps.state.tolist(), frame.outside.tolist()),
+                map(word_of, outcome.steps.state.tolist(), unnamed.tolist()),
                 np.maximum(0.0, outcome.steps.since_unix_s).tolist(),
                 estimates.severity.tolist(),
                 reasons,

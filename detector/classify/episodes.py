@@ -60,10 +60,10 @@ SIGNS = (MOMENTS, LOOKS, ANSWERS)
 _LOOKS = SIGNS.index(LOOKS)
 
 
-def word_of(state: int, outside: bool) -> State:
-    """The word for a state (index in `STATES`). `outside`: of a server without a monitor, beside which no neighbour is
-    seen, only that it is slow by itself."""
-    return "slow" if outside and state == INTERFERENCE else STATES[state]
+def word_of(state: int, unnamed: bool) -> State:
+    """The word for a state (index in `STATES`). `unnamed`: only requests show that the server is slow by itself, and no
+    monitor has seen why."""
+    return "slow" if unnamed and state == INTERFERENCE else STATES[state]
 
 
 class TickEffect(IntEnum):

@@ -68,6 +68,15 @@ class Rules(SlotArrays):
         self._machines.mark_unknown(slot, now_s, label_unix_s)
         return int(self._machines.state[slot]), float(self._machines.since_unix_s[slot])
 
+    def rename(self, outcome: Outcome, slots: Ints, renamed: Bools, label_unix_s: Floats) -> Outcome:
+        """The outcome of a tick in which the episodes of some slots get another word, whose time begins now. Arrays are
+        (M,)."""
+        if not renamed.any():
+            return outcome
+        since_unix_s = np.where(renamed, label_unix_s, outcome.steps.since_unix_s)
+        self._machines.since_unix_s[slots] = since_unix_s
+        return dataclasses.replace(outcome, steps=dataclasses.replace(outcome.steps, since_unix_s=since_unix_s))
+
     def step(self, now_s: float, table: Table, frame: Frame, fresh: Bools, in_episode: Bools) -> Outcome:
         """Steps the frame's nodes by one tick, all in one pass.
 

@@ -185,6 +185,11 @@ class Baselines(SlotArrays):
             distance = np.where(enough & _STANDS_IN[number], _DISTANCE[number][None, :, None], np.inf)
             self._nearest[slots, number] = np.where(np.isinf(distance).all(axis=1), NONE, distance.argmin(axis=1))
 
+    @property
+    def learnt(self) -> Bools:
+        """(slots,) whether the slot has a cell that nodes are judged by."""
+        return np.asarray((self._taken >= MIN_SAMPLES).any(axis=1))
+
     def reference(self, slots: Ints, bins: Ints) -> Reference:
         """The calm baseline of these slots (M,) at these loads (M,); NaN where too little was learnt.
 

@@ -85,6 +85,7 @@ class Narrator:
     progress: Callable[[str], None]
     begin_unix_s: float = field(default_factory=time.time)
     states: dict[str, str] = field(default_factory=dict)
+    """Each node's last state, also by a controller that was started again since or had other sources."""
     shown_ids: set[str] = field(default_factory=set)
     last: dict[str, int] = field(default_factory=dict)
     pending: list[tuple[float, str]] = field(default_factory=list)
@@ -172,7 +173,6 @@ def between(lab: Lab, change: Callable[[], None], demand: Demand, story: Narrato
     """Load goes on while Slackwater is changed, and learns what calm is."""
     load = lab.load(demand, BETWEEN_S)
     change()
-    story.states.clear()
     keep(lab, load.begin_mono_s + load.seconds - 0.2, story, load)
     load.finish()
 
