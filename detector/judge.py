@@ -361,6 +361,7 @@ class Judge(SlotArrays):
                 outcome.steps.probability.tolist(),
                 _finite(outcome.steps.calm_shows_within_s),
                 repeat(self.controller),
+                np.where(frame.outside, "balancer", "monitor").tolist(),
             )
         )
 
@@ -380,6 +381,7 @@ class Judge(SlotArrays):
             path=[silence(stale.for_s)],
             model=self.model.name,
             controller=self.controller,
+            source="balancer" if self._outside[slot] else "monitor",
         )
 
 

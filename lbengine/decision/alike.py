@@ -35,8 +35,8 @@ LIKELY_LOSS = 0.5
 """A server that is slow by itself counts as having lost this share of its capacity, until more is known."""
 LIKELY = 0.5
 """Probability that such a server has a neighbour, until its queue says more."""
-NOT_SLOW = "its node says that it is slow as others are, but its requests are answered as in calm"
-ALONE = "its requests wait, and those of others that say so too do not"
+NOT_SLOW = "it seemed slow as others are, but its requests are answered as in calm"
+ALONE = "it seemed slow as others are, but its requests wait and those of others do not"
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def weighed(verdicts: Mapping[str, Verdict], held: Mapping[str, HeldRequests]) -
         else:
             changed[server] = msgspec.structs.replace(
                 verdict,
-                state="interference",
+                state="slow" if verdict.source == "balancer" else "interference",
                 path=[ALONE],
                 severity=LIKELY_LOSS,
                 probability=LIKELY,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 
 from slackwater.core.messages import State, Verdict
@@ -55,6 +56,15 @@ BOTH: dict[str, State] = {"a": "all_slow", "b": "all_slow"}
 def test_one_that_is_slow_beside_one_that_only_says_so_is_slow_by_itself(seed: int) -> None:
     seen = looked({"a": 12.0, "b": 1.0}, 150, BOTH, seed)
     assert states_of(seen, BOTH) == {"a": "interference", "b": "calm"}
+
+
+def test_a_server_without_a_monitor_is_slow_and_has_no_neighbour_that_anybody_saw() -> None:
+    seen = looked({"a": 12.0, "b": 1.0}, 150, BOTH)
+    verdicts = {
+        name: msgspec.structs.replace(verdict(name, "all_slow", 0.0, 250.0), source="balancer") for name in BOTH
+    }
+    weighed = alike.weighed(verdicts, seen)
+    assert {name: weighed[name].state for name in BOTH} == {"a": "slow", "b": "calm"}
 
 
 @pytest.mark.parametrize("seed", range(20))

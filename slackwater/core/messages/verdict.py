@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from slackwater.core.messages.causes import Resource, State
@@ -48,3 +50,5 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     would prove it: then only more requests can."""
     controller: Name | None = None
     """Whose detector says it: several controllers may share a bus. Absent: not known."""
+    source: Literal["monitor", "balancer"] = "monitor"
+    """Whose Samples of the node were judged: its monitor's, or those of the view from the balancer."""
