@@ -89,7 +89,9 @@ class Hooks:
                 self.call(about)
 
     def change(self, change: Change) -> None:
-        """Calls `change` with a Change that was published."""
+        """Calls `change` with a Change that was published, unless it is a trial: of these there are many."""
+        if change.cause == "tried":
+            return
         self.call({"event": "change", "change": json.loads(encode(change))})
 
     def call(self, about: dict[str, Any]) -> None:

@@ -263,14 +263,15 @@ def _goes_on(episode: Episode, view: PoolStatus) -> bool:
 
 
 def _mark(change: Change, pool: PoolSettings) -> WeightMark | None:
-    """The mark of a Change of a weight; None for another Change."""
-    if not isinstance(change.before, int | float) or not isinstance(change.after, int | float):
+    """The mark of a Change of a weight; None for another Change, and for a trial with a few requests."""
+    before, after = change.before, change.after
+    if change.cause == "tried" or not isinstance(before, int | float) or not isinstance(after, int | float):
         return None
     return WeightMark(
         id=change.id,
         time_unix_s=change.time_unix_s,
         node=pool.servers.get(change.target, change.target),
-        before=float(change.before),
-        after=float(change.after),
+        before=float(before),
+        after=float(after),
         applied=change.applied,
     )

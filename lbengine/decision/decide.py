@@ -21,23 +21,25 @@ from slackwater.lbengine.decision.alike import HeldRequests
 from slackwater.lbengine.decision.calm import Calm
 from slackwater.lbengine.decision.explain import Reason
 from slackwater.lbengine.decision.loads import Load, calm_capacity, capacities
-from slackwater.lbengine.decision.position import Position
+from slackwater.lbengine.decision.position import Position, Requests
 from slackwater.lbengine.decision.room import OVER, Room
 from slackwater.lbengine.decision.split import Share, split, step_of
 from slackwater.lbengine.decision.state import PoolState, PoolView
+from slackwater.lbengine.verdicts import age_s
 
-WATCHED_RPS = 1.0
-"""Where nothing else shows whether a neighbour is still there, this many requests a second do."""
 UNLIKELY = 0.05
 """A server whose neighbour is less likely than this is calm without doubt."""
-WATCHED_SHARE = 0.1
-"""The weight of a watched server is at most this share of its baseline. A trial with few requests has this weight."""
-FEW_REQUESTS = 8
-"""So many requests decide a trial with few requests."""
-FEW_LEAST_S, FEW_MOST_S = 0.6, 2.0
-"""Range of the time in which they come: three looks at least."""
-DOUBT = 0.25
-"""While the probability that a server is slow is between this and its complement, more requests have to decide."""
+FEW_REQUESTS = 16
+"""A trial begins with so many requests, or fewer where these show sooner whether they are slow."""
+FEW_LEAST_S, FEW_MOST_S = 1.0, 2.0
+"""Range of the time in which they come: five looks at least."""
+LEAST_RPS = 2.0
+"""In a pool with few requests a server gets this rate in a trial, with at most its baseline weight."""
+TRIED_AFTER_S = {"slow": 1.0, "interference": 3.0}
+"""A server is tried no sooner after nothing would show calm. A quiet monitor speaks once a second, and needs two such
+Samples until its random moments show the neighbour."""
+AGE_SHARE = 0.04
+"""Nor is it tried sooner than after this share of the episode's age: what lasted long will last long."""
 
 
 @dataclass(frozen=True)
@@ -231,24 +233,14 @@ def _in_episode(
 ) -> _Move:
     """A move towards the weight of the split."""
     now_s, before, baseline = view.now_s, state.positions[name], servers.movable[name]
-    blind = verdict.calm_shows_within_s is None
     target = baseline if share is None else share.weight
-    if verdict.state == "slow":
-        blind = blind or not verdict.rps or not verdict.shown
-        few, few_s = _few(state, servers, name, baseline)
-        slow = _is_slow(state, verdict, name)
-        after = position.tried_with_few(before, baseline, few, few_s, now_s, blind=blind, slow=slow)
-        if after.untried is not None:
-            raised = after.weight > after.untried
-            return _Move(after, Reason("tried", verdict) if raised else Reason(verdict.state, verdict))
-    else:
-        # A server that looks calm for this long without proof is tried too: its proof would take longer than a trial.
-        before = replace(before, untried=None)
-        after = position.tried(before, baseline, now_s, blind=blind or not verdict.shown)
-        if after.is_tried(now_s):
-            return _Move(position.moved(after, baseline, now_s), Reason("tried", verdict))
-        if blind:
-            after = position.watched(after, _watched(state, view, servers, baseline), now_s)
+    blind = verdict.calm_shows_within_s is None or not verdict.shown
+    blind = blind or (verdict.state == "slow" and not verdict.rps)
+    requests = _requests(state, servers, name, verdict)
+    after_s = max(TRIED_AFTER_S[verdict.state], AGE_SHARE * age_s(verdict))
+    after = position.tried(before, baseline, requests, now_s, blind=blind, after_s=after_s)
+    if after.trial is not None and (after.is_tried or before.has_few):
+        return _Move(after, Reason("fast" if after.trial.stage == "all" else "tried", verdict))
     after = position.settle(after, target, baseline, now_s, settings.min_change)
     if target >= baseline and before.weight >= baseline:
         return _Move(after, Reason("no_gain", verdict, share))
@@ -256,39 +248,26 @@ def _in_episode(
     return _Move(after, Reason(verdict.state, verdict, share if follows else None))
 
 
-def _watched(state: PoolState, view: PoolView, servers: _Servers, baseline: int) -> int:
-    """The weight that brings a server `WATCHED_RPS`. Under least connections that is 1: with any weight an idle server
-    gets its turn, and a busy one nothing."""
-    total_rps = state.rates.total_rps
-    if view.snapshot.by_concurrency or not total_rps:
-        return 1
-    most = math.floor(WATCHED_SHARE * baseline)
-    others = sum(servers.movable.values()) - baseline
-    return min(math.ceil(others * WATCHED_RPS / max(total_rps - WATCHED_RPS, WATCHED_RPS)), most)
+def _requests(state: PoolState, servers: _Servers, name: str, verdict: Verdict) -> Requests:
+    """What a lowered server's requests show, and the weight and the time that bring it `FEW_REQUESTS`.
 
-
-def _is_slow(state: PoolState, verdict: Verdict, name: str) -> bool | None:
-    """Whether a server is slow by its last requests. None: they leave a doubt. Without answers a low probability is one
-    too, since it falls with time alone."""
-    probability = _probability(verdict)
-    if probability >= 1.0 - DOUBT:
-        return True
-    answers = verdict.rps != 0.0 or (state.rates.served or {}).get(name)
-    return False if probability <= DOUBT and answers else None
-
-
-def _few(state: PoolState, servers: _Servers, name: str, baseline: int) -> tuple[int, float]:
-    """The weight of a trial with few requests, and the time in which it brings a server `FEW_REQUESTS`.
-
-    Its share is that of a tenth of the baseline beside others at their baselines; more under least connections.
+    Its share is that of a tenth of the baseline beside others at their baselines; more under least connections. A
+    server that kept more than half of that gets twice what it kept: its present requests are no trial.
     """
     present = {server.name: server.weight for server in servers.usable}
     present |= {other: state.positions[other].weight for other in servers.movable}
     usual = {**present, **servers.movable}
     others, others_usual = (sum(weights.values()) - weights[name] for weights in (present, usual))
+    baseline, weight, trial = servers.movable[name], present[name], state.positions[name].trial
     few = max(math.ceil(guard.least_weight(baseline) * others / max(others_usual, 1)), 1)
-    rps = (state.rates.total_rps or 0.0) * few / max(others + few, 1)
-    return few, min(max(FEW_REQUESTS / max(rps, 1e-9), FEW_LEAST_S), FEW_MOST_S)
+    total_rps = state.rates.total_rps or 0.0
+    if total_rps > LEAST_RPS:
+        few = max(few, math.ceil(others * LEAST_RPS / (total_rps - LEAST_RPS)))
+    few = min(max(few, 2 * (weight if trial is None or trial.stage == "over" else trial.before)), baseline)
+    rps = total_rps * few / max(others + few, 1)
+    few_s = min(max(FEW_REQUESTS / max(rps, 1e-9), FEW_LEAST_S), FEW_MOST_S)
+    answered = verdict.rps != 0.0 or bool((state.rates.served or {}).get(name))
+    return Requests(_probability(verdict), answered, few, few_s, others)
 
 
 def _back(
@@ -307,7 +286,7 @@ def _back(
             return _Move(there, Reason("panic", panic=admission.panic))
         return _Move(there, Reason("no_verdict"))
     if verdict.state == "unknown" and before.moved_s is not None:
-        return _Move(position.tried(before, baseline, view.now_s, blind=True), Reason("unknown", verdict))
+        return _Move(position.silent(before, baseline, view.now_s), Reason("unknown", verdict))
     if admission.panic:
         return _Move(there, Reason("panic", verdict, panic=admission.panic))
     if verdict.state not in SLOW_ALONE:

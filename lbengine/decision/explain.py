@@ -67,8 +67,11 @@ def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) ->
             return _listed(_state(reason), f"but nothing shows it now: {_seen(reason)}")
         case "tried":
             cause = "it is still slow" if _state(reason) == "slow" else "the neighbour is still there"
-            tried = f"its requests show now whether {cause}, since nothing else does"
+            tried = f"a few requests now and then show whether {cause}, since nothing else does"
             return f"{_state(reason)}: {tried}", (_state(reason), tried)
+        case "fast":
+            fast = "its few requests were fast, so it gets more, which decide"
+            return f"{_state(reason)}: {fast}", (_state(reason), fast)
         case "no_gain":
             stays = _no_gain(reason.share)
             return f"{_state(reason)}: {_seen(reason)}; {stays}", (_state(reason), stays)

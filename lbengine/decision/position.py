@@ -4,36 +4,73 @@ A weight goes down at once, and back to its baseline at once when the server is 
 rise: the estimates of a drained server are old, so a higher weight from the law is no evidence. Where the others would
 be too full the server gets load back all the same; `room` decides that.
 
-A drained server does not show whether some neighbours are still there. When its Verdict has said so for
-`WATCH_AFTER_S`, the server is watched: it gets some requests. When these show nothing either until `TRIAL_AFTER_S`, it
-is tried: it gets its baseline weight, and its requests decide. A server that looks calm for the same time without proof
-is tried too. If its neighbour is still there, the server is lowered again; after `MOST_TRIALS` trials in an episode it
-keeps its baseline weight.
+Where nothing that shows would prove calm, requests decide, in a trial. It begins with a few requests, as many as tell a
+slow server from a fast one. Where they are slow it ends at once. Where they are fast the server gets its baseline
+weight, until more requests prove calm or are slow. So no server gets its load back by time alone.
 
-A server without a monitor shows nothing at all while it is drained. So its trials begin sooner, and each begins with a
-few requests: it gets a low weight for a second or so. Only where these look calm it gets its baseline weight. Such
-trials cost little, so there is no limit, but each waits longer than the one before.
+A trial may make requests slow. The next one waits until that is a small share of the pool's requests, and longer in a
+long episode. So there is no limit to the number of trials.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 DWELL_S = 2.0
 LARGE_FALL = 0.2
 """A fall of at least this share of the baseline is large: it is news, not a wavering estimate."""
-WATCH_AFTER_S = 3.0
-"""A quiet monitor speaks once a second, and needs two such Samples until its random moments show the neighbour."""
-TRIAL_AFTER_S = 6.0
-TRIAL_S = 3.0
-"""Length of a trial. At five requests a second they decide within this time."""
-MOST_TRIALS = 2
-FEW_AFTER_S, FEW_GROW, FEW_AFTER_MOST_S = 3.0, 1.1, 20.0
-"""A trial with few requests begins this long after the drain or after the trial before. The time grows by this factor
-with each trial, up to the last."""
-FEW_DECIDE_S = 1.0
-"""Time after the requests of a trial until they have been judged."""
+MOST_APART_S = 20.0
+"""From a trial's end to the next trial."""
+COST_SHARE = 0.015
+"""Share of the pool's requests that a server gets in trials. Not all of them are slow."""
+LOOKS_S = 0.5
+"""A server is fast with few requests no sooner than this, which is three looks."""
+DECIDE_S = 1.0
+"""Time after the few requests of a trial until they have been judged."""
+DOUBT = 0.25
+"""While the probability that a server is slow is between this and its complement, more requests have to decide."""
+SILENT_S = 6.0
+"""A server of which nothing is heard keeps its lower weight for this time."""
+Stage = Literal["few", "judged", "all", "over"]
+"""few: it gets a few requests. judged: it has the weight of before, until they have been judged. all: it has its
+baseline weight."""
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What the requests of a lowered server show in a turn, and how many it could get."""
+
+    probability: float
+    """Probability that the server is slow. Without answers it falls with time alone."""
+    answered: bool
+    few: int
+    """The weight that brings it a few requests."""
+    few_s: float
+    """The time in which as many come as it takes to tell whether they are slow."""
+    others: int
+    """Sum of the other servers' weights."""
+
+    def share(self, weight: int) -> float:
+        """Share of the pool's requests that the server gets with this weight."""
+        return weight / max(weight + self.others, 1)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial with requests."""
+
+    stage: Stage
+    since_s: float
+    """Begin of the stage."""
+    before: int
+    """The weight before the trial."""
+    probability: float
+    """`Requests.probability` at the begin of the stage."""
+    cost_s: float = 0.0
+    """Share of the pool's requests that the server got for the trial, times its length."""
 
 
 @dataclass(frozen=True)
@@ -46,28 +83,20 @@ class Position:
     blind_s: float | None = None
     """Begin of the time in which the server is below its baseline and nothing would show that its neighbour is gone, or
     the neighbour seems gone without proof."""
-    trial_s: float | None = None
-    """Begin of the last trial in this episode."""
-    trials: int = 0
-    """Number of trials in this episode."""
     least: int = 0
-    """The lowest weight that the server gets until the end of the episode. It brings enough requests to see the
-    neighbour leave, or is what the others have no room for."""
-    few_trials: int = 0
-    """Number of trials with few requests in this episode. They count apart: the server's monitor may come back."""
-    few_trial_s: float | None = None
-    """Begin of the last trial with few requests."""
-    untried: int | None = None
-    """The weight before the trial with few requests that is on; None where none is."""
+    """The lowest weight that the server gets until the end of the episode, since the others have no room for it."""
+    trial: Trial | None = None
+    """The last trial in this episode."""
 
-    def is_tried(self, now_s: float) -> bool:
-        """Whether the server has its baseline weight so that its requests decide. After the last trial it keeps it.
+    @property
+    def is_tried(self) -> bool:
+        """Whether a trial is on."""
+        return self.trial is not None and self.trial.stage != "over"
 
-        Trials with few requests do not count.
-        """
-        if self.trial_s is None:
-            return False
-        return now_s - self.trial_s < TRIAL_S or self.trials >= MOST_TRIALS
+    @property
+    def has_few(self) -> bool:
+        """Whether a trial is on that a few requests decide."""
+        return self.trial is not None and self.trial.stage in ("few", "judged")
 
 
 def settle(position: Position, target: int, baseline: int, now_s: float, min_change: float) -> Position:
@@ -98,51 +127,44 @@ def given_back(position: Position, weight: int, now_s: float) -> Position:
     return moved(dataclasses.replace(position, least=max(position.least, weight)), weight, now_s)
 
 
-def watched(position: Position, weight: int, now_s: float) -> Position:
-    """The position; once blind for `WATCH_AFTER_S` it keeps at least this weight until the end of the episode."""
-    if position.least >= weight or position.blind_s is None or now_s - position.blind_s < WATCH_AFTER_S:
-        return position
-    position = dataclasses.replace(position, least=weight)
-    return moved(position, weight, now_s) if position.weight < weight else position
-
-
-def tried(position: Position, baseline: int, now_s: float, blind: bool) -> Position:
-    """The position, in its next trial if that is due. `blind`: whether `Position.blind_s` applies now."""
-    if not blind or position.weight >= baseline:
-        return dataclasses.replace(position, blind_s=None)
-    blind_s = now_s if position.blind_s is None else position.blind_s
-    if now_s - blind_s < TRIAL_AFTER_S:
-        return dataclasses.replace(position, blind_s=blind_s)
-    begun = dataclasses.replace(position, blind_s=None, trial_s=now_s, trials=position.trials + 1)
-    return moved(begun, baseline, now_s)
-
-
-def tried_with_few(
-    position: Position, baseline: int, few: int, few_s: float, now_s: float, *, blind: bool, slow: bool | None
+def tried(
+    position: Position, baseline: int, requests: Requests, now_s: float, *, blind: bool, after_s: float
 ) -> Position:
-    """The position of a server without a monitor, in its next trial if that is due.
+    """The position, in the next stage of its trial, or in its next trial if that is due.
 
-    `few`: the weight that brings it a few requests, for `few_s`. `blind` as in `tried`; `slow`: whether its last
-    requests were, None for a doubt, or where it answered none. After the few requests it waits for its Verdict with the
-    weight of before.
+    `blind`: whether `Position.blind_s` applies now. `after_s`: a trial begins no sooner after
+    the begin of that time, or after the trial before.
     """
-    if position.untried is None or position.few_trial_s is None:
+    trial = position.trial
+    if trial is None or trial.stage == "over":
         if not blind or position.weight >= baseline:
             return dataclasses.replace(position, blind_s=None)
         blind_s = now_s if position.blind_s is None else position.blind_s
-        if now_s - blind_s < min(FEW_AFTER_S * FEW_GROW**position.few_trials, FEW_AFTER_MOST_S):
+        cost_s = 0.0 if trial is None else trial.cost_s
+        if now_s - blind_s < min(max(after_s, cost_s / COST_SHARE), MOST_APART_S):
             return dataclasses.replace(position, blind_s=blind_s)
-        trials, before = position.few_trials + 1, position.weight
-        position = dataclasses.replace(position, blind_s=None, few_trial_s=now_s, few_trials=trials, untried=before)
-        return moved(position, max(few, before), now_s)
-    if slow is False:
-        return moved(position, baseline, now_s)
-    lasted_s = now_s - position.few_trial_s
-    # Where the baseline is 1 the weight of few requests is the baseline too.
-    is_whole = position.weight >= baseline and (few < baseline or lasted_s >= few_s)
-    if (is_whole and slow is None) or (not is_whole and lasted_s < few_s):
+        begun = Trial("few", now_s, position.weight, requests.probability)
+        return moved(dataclasses.replace(position, blind_s=None, trial=begun), requests.few, now_s)
+    # Time alone lowers the probability, so where it rose the requests of this stage are slow.
+    slow = requests.probability >= 1.0 - DOUBT and requests.probability > trial.probability
+    fast = requests.answered and requests.probability <= DOUBT
+    lasted_s = now_s - trial.since_s
+    least_s, most_s = {"few": (LOOKS_S, requests.few_s), "judged": (0.0, DECIDE_S), "all": (math.inf, math.inf)}[
+        trial.stage
+    ]
+    if not slow and lasted_s < (least_s if fast else most_s):
         return position
-    lowered = moved(position, max(position.untried, position.least), now_s)
-    if not is_whole and lasted_s < few_s + FEW_DECIDE_S:
-        return lowered
-    return dataclasses.replace(lowered, untried=None, blind_s=now_s if is_whole else position.few_trial_s)
+    stage: Stage = "over" if slow else "all" if fast else "judged" if trial.stage == "few" else "over"
+    share = requests.share(position.weight) - requests.share(trial.before)
+    after = Trial(stage, now_s, trial.before, requests.probability, trial.cost_s + max(share, 0.0) * lasted_s)
+    weight = baseline if stage == "all" else max(trial.before, position.least)
+    since_s = trial.since_s if trial.stage == "judged" else None
+    return moved(dataclasses.replace(position, trial=after, blind_s=since_s), weight, now_s)
+
+
+def silent(position: Position, baseline: int, now_s: float) -> Position:
+    """The position of a server of which nothing is heard: silence is no proof of calm."""
+    blind_s = now_s if position.blind_s is None else position.blind_s
+    if position.weight < baseline and now_s - blind_s < SILENT_S:
+        return dataclasses.replace(position, blind_s=blind_s)
+    return Position(baseline)

@@ -42,8 +42,10 @@ class FollowUps:
         """Adds a change of a weight.
 
         Returns the move that it cuts short, with the seconds since that move's last change; nothing where these are too
-        few for an outcome.
+        few for an outcome. The few requests of a trial are no move: they change nothing that users feel.
         """
+        if change.cause == "tried":
+            return []
         before = self.waiting.get(change.target)
         if before is not None and lowers(before.last) == lowers(change):
             before.last, before.changed_s = change, now_s

@@ -49,6 +49,7 @@ _STATE_OF_CAUSE: dict[DecisionCause, State] = {
     "no_gain": "interference",
     "peer_fails": "interference",
     "tried": "interference",
+    "fast": "interference",
     "overload": "overload",
     "all_slow": "all_slow",
     "unknown": "unknown",

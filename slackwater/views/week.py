@@ -13,8 +13,8 @@ from slackwater.core.config import ControllerSettings, PoolSettings
 from slackwater.core.journal.journal import Journal
 from slackwater.core.journal.pool_totals import Begin, begins, observed_s
 from slackwater.core.messages import Change, ChangeCause, Cycle, EpisodeMark, Mode, Resource, State
+from slackwater.views.change_lines import with_trials_as_one
 from slackwater.views.harm import Harm, Measure, Run, end_of, finest_steps, harm, measure, off_by, runs, until_of
-from slackwater.views.pool import describe_change
 from slackwater.views.together import leading, together
 from slackwater.views.why import AFTER_S, BEFORE_S, Episode, Marked, episodes, mark_key, marks, note_unseen
 
@@ -264,7 +264,7 @@ def _episode(episode: Episode, about: Sequence[Change], felt: Harm) -> WeekEpiso
         until_unix_s=episode.until_unix_s,
         severity=episode.severity,
         because=episode.path[0] if episode.path else "",
-        done=[describe_change(made) for made in about],
+        done=[what for _, what in with_trials_as_one(about)],
         applied=any(made.applied for made in about),
         rt_p95_ms=first.rt_p95_ms if first else None,
         rt_p95_predicted_ms=first.rt_p95_predicted_ms if first else None,

@@ -61,18 +61,18 @@ def test_a_mechanism_is_off_for_a_while() -> None:
     seams = [
         Seam("slackwater.lbengine.decision.loads:CAUTION", 7.0),
         Seam("slackwater.lbengine.decision.calm:Calm.wait_s", property(lambda _: 9.0)),
-        as_it_came("slackwater.lbengine.decision.position:watched", "position"),
+        as_it_came("slackwater.lbengine.decision.position:moved", "position"),
     ]
-    before, watched = loads.CAUTION, position.watched
+    before, moved = loads.CAUTION, position.moved
     with off(seams):
         assert loads.CAUTION == 7.0
         assert calm.Calm().wait_s == 9.0
         here = position.Position(3, blind_s=0.0)
-        assert isinstance(position.watched, Argument)
-        assert position.watched(here, 50, now_s=100.0) is here
+        assert isinstance(position.moved, Argument)
+        assert position.moved(here, 50, now_s=100.0) is here
     assert before == loads.CAUTION
     assert calm.Calm().wait_s is None
-    assert position.watched is watched
+    assert position.moved is moved
 
 
 def alone(seed: int, number: int, balance: str, name: str) -> Figures:
@@ -86,7 +86,7 @@ def test_a_run_that_is_copied_at_its_first_difference_is_as_one_of_its_own(tmp_p
     names = (
         "caution",
         "no-rise",
-        "watched",
+        "tried",
         "law",
         "law-ice",
         "drain",
@@ -149,10 +149,10 @@ def line_of(number: int, times: float, **given: Any) -> data.Line:
 def test_what_is_left_is_what_was_not_played_with_this_code() -> None:
     keys = [data.Key(7, number, "random") for number in range(3)]
     lines = [line_of(0, 1.0, balance="random"), line_of(1, 1.0, balance="random", code="before")]
-    assert data.left(lines, "now", keys, ("settle", "caution", "watched", "in-flight")) == [
-        (keys[0], ("watched",)),
-        (keys[1], ("settle", "watched", "caution")),
-        (keys[2], ("settle", "watched", "caution")),
+    assert data.left(lines, "now", keys, ("settle", "caution", "tried", "in-flight")) == [
+        (keys[0], ("tried",)),
+        (keys[1], ("settle", "tried", "caution")),
+        (keys[2], ("settle", "tried", "caution")),
     ]
     assert data.left(lines, "now", keys[:1], ("settle",)) == []
     everything = data.left((), "now", keys[:1], ())

@@ -8,12 +8,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from slackwater.core.config import ControllerSettings
 from slackwater.core.control import Request
 from slackwater.core.journal.journal import Journal, journal_path
-from slackwater.core.messages import Change, Cycle, State, Verdict
+from slackwater.core.messages import Change, ChangeCause, Cycle, State, Verdict
 from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
 from slackwater.lbengine.balancer import BalancerError, BalancerUnreachable
 from slackwater.lbengine.baseline import BaselineError
@@ -593,6 +594,20 @@ def test_a_move_that_is_cut_short_at_once_has_no_outcome() -> None:
     assert follow_ups.add(made[1], 0.4, 0.3) == [], "0 s after 100 -> 0 nothing has come of it yet"
     (recorded,) = follow_ups.add(made[2], 0.4 + LEAST_AFTER_S, 0.3)
     assert (recorded[0].first, recorded[1]) == (made[1], LEAST_AFTER_S)
+
+
+def test_trials_with_few_requests_have_no_outcome_and_cut_no_other_short() -> None:
+    def made(before: int, after: int, cause: ChangeCause) -> Change:
+        plain = change("web", "weight", "host1", before, after, why="", by="test", applied=True, time_unix_s=0.0)
+        return msgspec.structs.replace(plain, cause=cause)
+
+    follow_ups = FollowUps({})
+    down, up = made(100, 0, "slow"), made(0, 100, "fast")
+    assert follow_ups.add(down, 0.0, 0.3) == []
+    for at_s in (2.0, 5.0):
+        assert follow_ups.add(made(0, 10, "tried"), at_s, 0.0) == []
+        assert follow_ups.add(made(10, 0, "tried"), at_s + 0.5, 0.0) == []
+    assert [(move.first, move.last) for move, _ in follow_ups.add(up, 8.0, 0.0)] == [(down, down)]
 
 
 @pytest.mark.usefixtures("haproxy_in_full")

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from slackwater.core.messages import Change, State, Verdict
@@ -51,6 +52,7 @@ def test_episodes_and_changes_are_reported_as_json(tmp_path: Path) -> None:
         hooks = Hooks([program(tmp_path, f"cat >> {received}")], 60.0, tmp_path / "hooks.json")
         hooks.verdict(verdict("interference"))
         await until(lambda: len(lines(received)) == 1)
+        hooks.change(msgspec.structs.replace(change(), cause="tried"))
         hooks.change(change())
         await until(lambda: len(lines(received)) == 2)
         hooks.verdict(verdict("calm"))

@@ -132,8 +132,10 @@ def test_steady_noise_is_one_fall_and_one_rise_soon_after_its_end(
 
 @pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
 @pytest.mark.parametrize("rps", [5.0, 60.0])
-def test_noise_that_shows_nowhere_but_in_requests_is_two_falls_at_most(balance: str, rps: float) -> None:
-    """Where weights share requests it keeps some, which show the end; else it is tried."""
+def test_noise_that_shows_nowhere_but_in_requests_is_tried_and_back_soon_after_its_end(
+    balance: str, rps: float
+) -> None:
+    """It falls from its baseline weight twice at most: the few requests of a trial may be fast by chance."""
     for seed in range(2):
         ticks = simulate(
             steadily(60.0),
@@ -144,7 +146,7 @@ def test_noise_that_shows_nowhere_but_in_requests_is_two_falls_at_most(balance: 
             seed=seed,
             waits_beside=WAITS_IN_CALM,
         )
-        assert 1 <= falls(ticks, 0, 1) <= 2, as_text(ticks)
+        assert 1 <= falls(ticks, 0, 90) <= 2, as_text(ticks)
         below_s = [tick.at_s for tick in ticks if tick.weights[0] < 100]
         assert below_s[-1] <= CALM_S + 60.0 + 8.0, as_text(ticks)
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slackwater.lbengine.decision.position import (
+    COST_SHARE,
+    DECIDE_S,
+    DOUBT,
     DWELL_S,
-    MOST_TRIALS,
-    TRIAL_AFTER_S,
-    TRIAL_S,
-    WATCH_AFTER_S,
+    LOOKS_S,
+    MOST_APART_S,
+    SILENT_S,
     Position,
+    Requests,
+    Stage,
+    Trial,
     given_back,
     moved,
     settle,
+    silent,
     tried,
-    watched,
 )
 
 
@@ -73,88 +79,140 @@ def test_any_targets_only_lower_a_weight_and_within_the_dwell_only_far(
             assert was.weight - position.weight >= 20
 
 
-# --- Requests that show the neighbour
-
-
-def blind(position: Position, now_s: float) -> Position:
-    """A turn in which nothing would show that its neighbour is gone."""
-    return watched(tried(position, 100, now_s, blind=True), 7, now_s)
-
-
-def test_a_server_of_which_nothing_shows_calm_gets_some_requests_after_a_while_and_keeps_them() -> None:
-    position = blind(Position(0), 10.0)
-    assert blind(position, 10.0 + WATCH_AFTER_S - 0.1).weight == 0
-    position = blind(position, 10.0 + WATCH_AFTER_S)
-    assert (position.weight, position.least) == (7, 7)
-    assert settled(position, 0, 20.0).weight == 7
-
-
-def test_who_has_more_than_it_takes_to_be_watched_keeps_what_it_has() -> None:
-    position = blind(Position(30), 10.0)
-    position = blind(position, 10.0 + WATCH_AFTER_S)
-    assert (position.weight, position.least) == (30, 7)
-    assert settled(position, 0, 20.0).weight == 7
-
-
-def test_a_moment_in_which_nothing_would_show_calm_is_no_reason() -> None:
-    position = Position(0)
-    for tenth in range(300):
-        position = blind(position, tenth / 10.0) if tenth % 10 else tried(position, 100, tenth / 10.0, blind=False)
-    assert position.weight == 0
-
-
 # --- Trials
 
+FEW, FEW_S, OTHERS, AFTER_S = 10, 1.0, 200, 1.0
 
-def test_a_server_is_tried_with_its_baseline_weight_after_a_time_in_which_nothing_would_show_calm() -> None:
+
+def turn(
+    position: Position,
+    now_s: float,
+    probability: float = 0.9,
+    *,
+    answered: bool = True,
+    blind: bool = True,
+    after_s: float = AFTER_S,
+) -> Position:
+    requests = Requests(probability, answered, FEW, FEW_S, OTHERS)
+    return tried(position, 100, requests, now_s, blind=blind, after_s=after_s)
+
+
+def in_trial(stage: Stage, since_s: float, weight: int, probability: float = 0.9) -> Position:
+    return Position(weight, trial=Trial(stage, since_s, 0, probability))
+
+
+def test_a_server_is_tried_with_few_requests_after_a_time_in_which_nothing_would_show_calm() -> None:
     position = Position(0, moved_s=1.0)
-    for now_s in (10.0, 12.0, 10.0 + TRIAL_AFTER_S - 0.1):
-        position = tried(position, 100, now_s, blind=True)
-        assert (position.weight, position.blind_s, position.trials) == (0, 10.0, 0)
-        assert not position.is_tried(now_s)
-    begin_s = 10.0 + TRIAL_AFTER_S
-    position = tried(position, 100, begin_s, blind=True)
-    assert (position.weight, position.trials) == (100, 1)
-    assert position.is_tried(begin_s)
-    assert position.is_tried(begin_s + TRIAL_S - 0.1)
-    assert not position.is_tried(begin_s + TRIAL_S)
+    for now_s in (10.0, 10.5, 10.0 + AFTER_S - 0.1):
+        position = turn(position, now_s)
+        assert (position.weight, position.blind_s, position.trial) == (0, 10.0, None)
+    position = turn(position, 10.0 + AFTER_S)
+    assert (position.weight, position.is_tried) == (FEW, True)
+    assert turn(position, 10.0 + AFTER_S + FEW_S - 0.1) == position
 
 
 def test_where_something_would_show_calm_nothing_is_tried() -> None:
     position = Position(0)
     for tenth in range(600):
-        position = tried(position, 100, tenth / 10.0, blind=False)
+        position = turn(position, tenth / 10.0, blind=False)
     assert position == Position(0)
 
 
 def test_the_time_until_a_trial_begins_anew_when_something_showed_in_between() -> None:
-    position = tried(Position(0), 100, 10.0, blind=True)
-    position = tried(position, 100, 13.0, blind=False)
-    position = tried(position, 100, 14.0, blind=True)
-    assert tried(position, 100, 14.0 + TRIAL_AFTER_S - 0.1, blind=True).weight == 0
-    assert tried(position, 100, 14.0 + TRIAL_AFTER_S, blind=True).weight == 100
+    position = turn(Position(0), 10.0)
+    position = turn(position, 10.8, blind=False)
+    position = turn(position, 12.0)
+    assert turn(position, 12.0 + AFTER_S - 0.1).weight == 0
+    assert turn(position, 12.0 + AFTER_S).weight == FEW
 
 
 def test_who_stands_at_its_baseline_is_not_tried() -> None:
     position = Position(100)
     for second in range(60):
-        position = tried(position, 100, float(second), blind=True)
+        position = turn(position, float(second))
     assert position == Position(100)
 
 
-@given(st.lists(st.tuples(st.booleans(), st.floats(0.05, 2.0)), max_size=200))
-def test_a_weight_falls_no_more_often_than_it_may_be_tried(turns: list[tuple[bool, float]]) -> None:
-    """After the last trial it keeps its baseline weight until the episode is over, whatever is wanted."""
-    position, now_s, falls = Position(100), 0.0, 0
-    for blind, pause_s in turns:
+def test_a_trial_ends_at_once_when_its_first_requests_are_slow() -> None:
+    few = in_trial("few", 10.0, FEW)
+    assert turn(few, 10.2, 0.9).weight == FEW, "as likely as before: nothing was answered yet"
+    after = turn(few, 10.2, 0.95)
+    assert (after.weight, after.is_tried) == (0, False)
+
+
+def test_few_requests_that_are_fast_bring_the_baseline_weight_and_more_of_them_decide() -> None:
+    few = in_trial("few", 10.0, FEW)
+    assert turn(few, 10.2, 0.1).weight == FEW, "a single look may be chance"
+    position = turn(few, 10.0 + LOOKS_S, 0.2)
+    assert (position.weight, position.is_tried) == (100, True)
+    for now_s, probability in ((11.0, 0.0), (12.0, 0.5), (20.0, 0.7)):
+        assert turn(position, now_s, probability) == position, "in doubt"
+    after = turn(position, 12.0, 0.8)
+    assert (after.weight, after.is_tried) == (0, False)
+
+
+def test_few_requests_that_leave_a_doubt_are_waited_for_without_more() -> None:
+    judged = turn(in_trial("few", 10.0, FEW), 10.0 + FEW_S, 0.5)
+    assert (judged.weight, judged.is_tried) == (0, True)
+    assert turn(judged, 11.2, 0.2).weight == 100
+    after = turn(judged, 10.0 + FEW_S + DECIDE_S, 0.5)
+    assert (after.weight, after.is_tried) == (0, False)
+    assert after.blind_s == 10.0 + FEW_S, "the time to the next one began with the last request"
+
+
+def seconds_until_the_next(after: Position, after_s: float = AFTER_S) -> float:
+    """From the end of a trial to the next one."""
+    for tenth in range(1000):
+        after = turn(after, tenth / 10.0, after_s=after_s)
+        if after.is_tried:
+            return tenth / 10.0
+    raise AssertionError
+
+
+def test_the_more_requests_a_trial_took_the_longer_the_next_one_waits() -> None:
+    few = turn(in_trial("few", 10.0, FEW), 10.2, 0.99)
+    every = turn(in_trial("all", 10.0, 100, 0.1), 10.4, 0.9)
+    assert seconds_until_the_next(few) == pytest.approx(AFTER_S)
+    assert seconds_until_the_next(every) == pytest.approx(0.4 * (100 / 300) / COST_SHARE, abs=0.1)
+    assert seconds_until_the_next(few, after_s=4.0) == pytest.approx(4.0)
+    assert seconds_until_the_next(few, after_s=1e6) == MOST_APART_S
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 1.0), st.booleans(), st.booleans(), st.floats(0.05, 2.0)), max_size=200))
+def test_a_server_gets_its_baseline_weight_only_while_its_requests_are_fast_and_never_by_time_alone(
+    turns: list[tuple[float, bool, bool, float]],
+) -> None:
+    position, now_s = Position(0), 0.0
+    for probability, answered, blind, pause_s in turns:
         now_s += pause_s
-        position = tried(position, 100, now_s, blind)
-        if not position.is_tried(now_s):
-            before = position.weight
-            position = settled(position, 0, now_s)
-            falls += position.weight < before
-        assert falls <= MOST_TRIALS
-        assert position.trials <= MOST_TRIALS
+        before, position = position, turn(position, now_s, probability, answered=answered, blind=blind)
+        if position.weight == 100 > before.weight:
+            assert answered
+            assert probability <= DOUBT
+        if position.weight == 100:
+            assert position.trial is not None
+            assert position.trial.stage == "all"
+
+
+def test_a_neighbour_that_few_requests_do_not_show_costs_a_small_share_of_the_requests() -> None:
+    """Fast in each trial's few requests, slow as soon as it has its baseline weight."""
+    position, taken_s, now_s = Position(0), 0.0, 0.0
+    for _ in range(3000):
+        now_s += 0.2
+        at_baseline = position.weight == 100
+        since_s = position.trial.since_s if position.trial else 0.0
+        position = turn(position, now_s, 0.9 if at_baseline and now_s - since_s > 0.5 else 0.1)
+        taken_s += 0.2 * position.weight / (position.weight + OTHERS)
+    assert taken_s <= 1.1 * COST_SHARE * now_s
+    assert position.weight < 100 or position.is_tried
+
+
+def test_a_server_of_which_nothing_is_heard_keeps_its_lower_weight_for_some_seconds() -> None:
+    position = Position(0, moved_s=1.0)
+    for now_s in (10.0, 12.0, 10.0 + SILENT_S - 0.1):
+        position = silent(position, 100, now_s)
+        assert position.weight == 0
+    assert silent(position, 100, 10.0 + SILENT_S) == Position(100)
 
 
 def test_what_was_given_back_for_want_of_room_is_not_taken_again_in_the_same_episode() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.messages import Change, ChangeCause, Resource, State, Verdict
+from slackwater.views.change_lines import change_lines
 from slackwater.views.why import Episode, as_text, episode_of
 
 NOW = time.time()
@@ -167,3 +168,20 @@ def test_what_people_said_it_was_is_told(journal: Journal) -> None:
     assert episode.marked.mark == "deploy"
     assert "it was a deploy, says anna: release 14" in as_text(episode)
     assert "mark_episode" not in as_text(episode), "told once"
+
+
+def test_many_trials_of_a_server_are_one_line(journal: Journal) -> None:
+    """A server without a monitor is tried with a few requests every few seconds, however long its episode lasts."""
+    trials = [
+        msgspec.structs.replace(change("weight", before, after, at_s, "requests show it"), cause="tried")
+        for number in range(30)
+        for before, after, at_s in ((0, 10, number / 2 - 97.0), (10, 0, number / 2 - 96.8))
+    ]
+    journal.record(*trials)
+    text = as_text(story_of(journal))
+    (line,) = [line for line in text.splitlines() if "tried" in line]
+    assert "host1 tried with a few requests, 30 times, by lbengine: a few requests now and then show" in line
+    assert text.index("100 → 0") < text.index(line) < text.index("0 → 100")
+    newest_first = [line.what for line in change_lines(reversed([*trials, change("weight", 0, 100, -70.0, "calm")]))]
+    assert newest_first == ["weight of host1: 0 → 100", "host1 tried with a few requests, 30 times"]
+    assert len(change_lines(trials, each=True)) == 60

@@ -163,7 +163,7 @@ def changes() -> str:
         "csv": url_for("api.changes_csv", **query),
         "json": url_for("api.changes", **query),
     }
-    lines = change_lines(listed[: audit.ON_A_PAGE])
+    lines = change_lines(listed[: audit.ON_A_PAGE], each=True)
     return render_template(
         "changes.html", chosen=chosen, lines=lines, kinds=kinds, links=links, times=list(audit.SINCE_S)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 from slackwater.lbengine.balancer import Snapshot
@@ -10,7 +9,7 @@ from slackwater.lbengine.decision import position as places
 from slackwater.lbengine.decision import split
 from slackwater.lbengine.decision.calm import Calm
 from slackwater.lbengine.decision.loads import Load
-from slackwater.lbengine.decision.position import Position
+from slackwater.lbengine.decision.position import Position, Requests
 from slackwater.lbengine.decision.room import Room
 from slackwater.lbengine.decision.split import Share
 
@@ -61,11 +60,11 @@ def up_and_down(position: Position, target: int, baseline: int, now_s: float, mi
     return places.moved(position, max(target, position.least), now_s)
 
 
-def never_tried(position: Position, baseline: int, now_s: float, blind: bool) -> Position:
-    """The time without signs still counts: it decides when the server is watched."""
-    if not blind or position.weight >= baseline:
-        return dataclasses.replace(position, blind_s=None)
-    return dataclasses.replace(position, blind_s=now_s if position.blind_s is None else position.blind_s)
+def never_tried(
+    position: Position, baseline: int, requests: Requests, now_s: float, *, blind: bool, after_s: float
+) -> Position:
+    del baseline, requests, now_s, blind, after_s
+    return position
 
 
 def nothing_given_back(self: Room, weights: Mapping[str, int], low: Collection[str]) -> tuple[float, dict[str, int]]:

@@ -36,7 +36,6 @@ _BELIEF = as_it_came(f"{DECISION}belief:believed", "load")
 _ALIKE = as_it_came(f"{DECISION}alike:weighed", "verdicts")
 _GIVEN_BACK = Seam(f"{DECISION}room:Room.give_back", instead.nothing_given_back)
 _SETTLE = Seam(f"{DECISION}position:settle", instead.down_at_once)
-_WATCHED = as_it_came(f"{DECISION}position:watched", "position")
 _TRIED = Seam(f"{DECISION}position:tried", instead.never_tried)
 _LIES = "a node that lies, or is wrong for long"
 _SILENT = "an episode that nothing else would end"
@@ -64,20 +63,12 @@ MECHANISMS: dict[str, Mechanism] = {
             (Seam(f"{DECISION}position:settle", instead.up_and_down),),
         ),
         Mechanism(
-            "watched",
-            "a drained server that shows nothing gets no request a second",
-            (_WATCHED,),
-            goes=(f"{DECISION}position:watched", f"{DECIDE}_watched"),
-            guards=_SILENT,
-        ),
-        Mechanism(
             "tried",
-            "a server that shows nothing for 6 s is not tried with its baseline weight",
+            "a server that shows nothing is not tried with requests",
             (_TRIED,),
-            goes=(f"{DECISION}position:tried",),
+            goes=(f"{DECISION}position:tried", f"{DECIDE}_requests"),
             guards=_SILENT,
         ),
-        Mechanism("watched-tried", "neither of the two", (_WATCHED, _TRIED), guards=_SILENT),
         Mechanism(
             "caution",
             "the law takes capacities as they are, and not a standard error low",
@@ -129,8 +120,8 @@ MECHANISMS: dict[str, Mechanism] = {
         ),
         Mechanism(
             "bare",
-            "the law alone, without belief, alike, given-back, settle, watched and tried",
-            (_BELIEF, _ALIKE, _GIVEN_BACK, _SETTLE, _WATCHED, _TRIED),
+            "the law alone, without belief, alike, given-back, settle and tried",
+            (_BELIEF, _ALIKE, _GIVEN_BACK, _SETTLE, _TRIED),
         ),
     )
 }

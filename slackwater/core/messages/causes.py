@@ -21,6 +21,7 @@ DecisionCause = Literal[
     "no_gain",
     "peer_fails",
     "tried",
+    "fast",
     "panic",
     "no_verdict",
     "waiting",
@@ -33,10 +34,10 @@ DecisionCause = Literal[
 ]
 """What decided where a server should be. The states: its Verdict. not_shown: an episode that nothing shows any more.
 no_gain: slow by itself, but to move its load would gain nothing. peer_fails: slow by itself, but another server fails,
-and load would be moved to it. tried: it has some requests, or its baseline weight, so that these show whether the
-neighbour is there. panic: no Verdict is believed. no_verdict: there is no fresh one. waiting: for the first Verdict.
-measured: it keeps its baseline weight while its values are searched. limited, drained, not_drained: by a request of the
-second stage. pinned: by an operator. bounded: the guard limited it."""
+and load would be moved to it. tried: a few requests now and then show whether it still is. fast: these were fast, so it
+has its baseline weight, until more requests decide. panic: no Verdict is believed. no_verdict: there is no fresh one.
+waiting: for the first Verdict. measured: it keeps its baseline weight while its values are searched. limited, drained,
+not_drained: by a request of the second stage. pinned: by an operator. bounded: the guard limited it."""
 ChangeCause = Literal[
     DecisionCause,
     "sent_again",
