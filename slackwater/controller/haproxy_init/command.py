@@ -141,7 +141,7 @@ def init(
         left_out=left_out,
         access=access,
         login=[] if exists(Path(settings.state_dir) / "web-users.json") else [_login_command(named)],
-        others=others if configuration.at else [],
+        others=others if configuration.place else [],
         missing=_missing(haproxy, access, settings),
     )
     tell(result, _as_text(result, settings), as_json)

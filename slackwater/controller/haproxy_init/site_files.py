@@ -34,7 +34,7 @@ def haproxy_configuration(named: Path | None) -> SiteConfiguration:
 
 def other_haproxies(configuration: SiteConfiguration) -> list[str]:
     """The first files of HAProxies that run on this host with other files than these: their servers are not in it."""
-    own = os.path.realpath(configuration.at.partition(":")[0]) if configuration.at else ""
+    own = os.path.realpath(configuration.place.partition(":")[0]) if configuration.place else ""
     return sorted({way.files[0] for way in started() if own not in way.files})
 
 
