@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -96,9 +97,27 @@ def change(before: int, after: int) -> Change:
 
 
 def test_of_a_ramp_the_first_step_and_the_last_are_reported() -> None:
-    last: dict[str, int] = {}
+    last: dict[tuple[str, str], int] = {}
     steps = [change(100, 40), change(40, 0), change(0, 5), change(5, 10), change(95, 100), change(100, 0)]
     assert [worth_showing(step, last) for step in steps] == [True, False, True, False, True, True]
+
+
+def test_a_fall_is_reported_also_after_an_outcome_of_the_same_server() -> None:
+    """An outcome has the p95 before and after as numbers: lower ones, as of a weight that falls."""
+    last: dict[tuple[str, str], int] = {}
+    outcome = msgspec.structs.replace(change(0, 0), what="outcome", before=4.4, after=1.2)
+    assert [worth_showing(step, last) for step in (change(0, 100), outcome, change(100, 0))] == [True, True, True]
+
+
+def test_trials_with_a_few_requests_are_not_reported() -> None:
+    last: dict[tuple[str, str], int] = {}
+    trial = [msgspec.structs.replace(step, cause="tried") for step in (change(0, 10), change(10, 0))]
+    assert [worth_showing(step, last) for step in (change(100, 0), *trial, change(0, 100))] == [
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_the_processor_is_named() -> None:

@@ -63,13 +63,18 @@ class Act:
     restored_s: float | None = None
 
 
-def worth_showing(change: Change, last: dict[str, int]) -> bool:
-    """Whether to show a Change: of a ramp only the first and the last. `last` keeps each target's direction."""
+def worth_showing(change: Change, last: dict[tuple[str, str], int]) -> bool:
+    """Whether to show a Change: of a ramp only the first and the last, and none of a trial with a few requests.
+
+    `last` keeps the direction of each value (what it is, and whose).
+    """
+    if change.cause == "tried":
+        return False
     if not isinstance(change.before, (int, float)) or not isinstance(change.after, (int, float)):
         return True
     direction = 1 if change.after > change.before else -1
-    known = last.get(change.target)
-    last[change.target] = direction
+    known = last.get((change.what, change.target))
+    last[change.what, change.target] = direction
     return direction != known or change.after == BASE_WEIGHT
 
 
@@ -87,7 +92,7 @@ class Narrator:
     states: dict[str, str] = field(default_factory=dict)
     """Each node's last state, also by a controller that was started again since or had other sources."""
     shown_ids: set[str] = field(default_factory=set)
-    last: dict[str, int] = field(default_factory=dict)
+    last: dict[tuple[str, str], int] = field(default_factory=dict)
     pending: list[tuple[float, str]] = field(default_factory=list)
 
     def look(self) -> None:
