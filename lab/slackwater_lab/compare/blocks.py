@@ -34,8 +34,8 @@ from slackwater_lab.experiment.steady import capacity_rps
 
 AROUND_S = 5.0
 """Time of a run besides its phases: programs that start and end, the way back."""
-OPENING_S = 45.0
-"""Time of a lab's start, with the measurement of the capacity."""
+OPENING_S = 60.0
+"""Time of a lab's start, with the measurement of the capacity and of the neighbours' shares."""
 CAPACITIES = 3
 """The capacity is the median of this number of measurements."""
 MOST_FAILED = 3
