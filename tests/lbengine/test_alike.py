@@ -46,7 +46,7 @@ def looked(
 
 def states_of(seen: Mapping[str, HeldRequests], claims: Mapping[str, State]) -> dict[str, str]:
     verdicts = {name: verdict(name, state, 0.0, 250.0) for name, state in claims.items()}
-    return {name: one.state for name, one in alike.weighed(verdicts, seen).items()}
+    return {name: weighed.state for name, weighed in alike.weighed(verdicts, seen).items()}
 
 
 BOTH: dict[str, State] = {"a": "all_slow", "b": "all_slow"}

@@ -20,10 +20,10 @@ NAMES = ("host0", "host1", "host2")
 NOW_S = 100.0
 
 
-def said(state: State, *, blind: bool) -> Verdict:
+def verdict_of(state: State, *, blind: bool) -> Verdict:
     alone = state in SLOW_ALONE
-    found = verdict("host0", state, 0.8 * alone, 60.0 if alone else 300.0)
-    return msgspec.structs.replace(found, calm_shows_within_s=None if blind else 2.0)
+    own = verdict("host0", state, 0.8 * alone, 60.0 if alone else 300.0)
+    return msgspec.structs.replace(own, calm_shows_within_s=None if blind else 2.0)
 
 
 def turn(
@@ -42,12 +42,17 @@ def turn(
     """The decision on host0, whose peers are calm."""
     positions = {name: Position(100) for name in NAMES} | {"host0": position}
     mine = msgspec.structs.replace(
-        said(state, blind=blind), shown=shown, probability=probability, rps=rps, time_unix_s=now_s, since_unix_s=NOW_S
+        verdict_of(state, blind=blind),
+        shown=shown,
+        probability=probability,
+        rps=rps,
+        time_unix_s=now_s,
+        since_unix_s=NOW_S,
     )
     verdicts = {name: verdict(name, "calm", 0.0, 300.0) for name in NAMES} | {"host0": mine}
     look = snapshot([server(name, positions[name].weight) for name in NAMES], balance)
-    found = decided(look, positions, verdicts, now_s=now_s, total_rps=total_rps, failing=failing)
-    return found.servers["host0"]
+    decisions = decided(look, positions, verdicts, now_s=now_s, total_rps=total_rps, failing=failing)
+    return decisions.servers["host0"]
 
 
 def test_who_is_proven_calm_has_its_baseline_weight_at_once_and_nothing_is_left_of_the_episode() -> None:
@@ -269,7 +274,7 @@ def test_no_load_is_moved_to_a_slow_server_that_fails_and_keeps_its_weight(held:
     verdicts |= {name: verdict(name, "interference", 0.8, 60.0) for name in ("host0", "host2")}
     if held == "only waits for its end":
         verdicts["host2"] = msgspec.structs.replace(verdicts["host2"], shown=False)
-    found = decided(
+    decisions = decided(
         snapshot([server(name, 100) for name in NAMES], "leastconn"),
         positions,
         verdicts,
@@ -279,13 +284,13 @@ def test_no_load_is_moved_to_a_slow_server_that_fails_and_keeps_its_weight(held:
         externally_controlled=["host2"] if held == "someone else's" else [],
         pins={"host2": Pin(100, "ann")} if held == "pinned" else {},
     )
-    assert (found.servers["host0"].position.weight, found.servers["host0"].cause) == (100, "peer_fails")
+    assert (decisions.servers["host0"].position.weight, decisions.servers["host0"].cause) == (100, "peer_fails")
 
 
 def test_what_looks_calm_for_long_and_is_not_proven_is_tried() -> None:
     """Its sign has power, but so little that a trial is quicker. Its requests still say that it is fast."""
     positions = {name: Position(100) for name in NAMES} | {"host0": Position(0, moved_s=NOW_S)}
-    waits = msgspec.structs.replace(said("interference", blind=False), shown=False, probability=0.1)
+    waits = msgspec.structs.replace(verdict_of("interference", blind=False), shown=False, probability=0.1)
     verdicts = {name: verdict(name, "calm", 0.0, 300.0) for name in NAMES} | {"host0": waits}
     for number in range(round((TRIED_AFTER_S["interference"] + FEW_MOST_S) * 5.0) + 1):
         shown = snapshot([server(name, positions[name].weight) for name in NAMES], "leastconn")
@@ -307,9 +312,9 @@ def test_a_server_that_keeps_a_part_for_the_blast_radius_is_tried_too() -> None:
     tried = set()
     for number in range(60):
         shown = snapshot([server(name, positions[name].weight) for name in NAMES], "leastconn")
-        found = decided(shown, positions, verdicts, now_s=NOW_S + number / 5.0, total_rps=60.0)
-        positions = {name: one.position for name, one in found.servers.items()}
-        tried |= {name for name, one in found.servers.items() if one.cause == "tried"}
+        decisions = decided(shown, positions, verdicts, now_s=NOW_S + number / 5.0, total_rps=60.0)
+        positions = {name: decision.position for name, decision in decisions.servers.items()}
+        tried |= {name for name, decision in decisions.servers.items() if decision.cause == "tried"}
     assert tried == {"host0", "host1"}
 
 

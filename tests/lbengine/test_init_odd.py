@@ -64,7 +64,7 @@ def written(folder: Path, backends: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """By backend: what init says of it."""
     folder = tmp_path_factory.mktemp("odd") / "site"
     file = written(folder, BACKENDS)
@@ -90,15 +90,15 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ("zero", ["z1, z2 have weight 0 and are left alone until they are given one"]),
     ],
 )
-def test_what_is_odd_is_said_with_what_to_do(said: dict[str, str], backend: str, texts: list[str]) -> None:
+def test_what_is_odd_is_said_with_what_to_do(reports: dict[str, str], backend: str, texts: list[str]) -> None:
     for text in texts:
-        assert text in said[backend]
+        assert text in reports[backend]
 
 
-def test_what_does_not_apply_is_not_said(said: dict[str, str]) -> None:
-    assert "no port" not in said["dns"], "it has one; what it lacks is an address"
-    assert "address yet" not in said["off"]
-    assert not any(":0 " in text for text in said.values())
+def test_what_does_not_apply_is_not_said(reports: dict[str, str]) -> None:
+    assert "no port" not in reports["dns"], "it has one; what it lacks is an address"
+    assert "address yet" not in reports["off"]
+    assert not any(":0 " in text for text in reports.values())
 
 
 def test_two_haproxies_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,16 +106,16 @@ def test_two_haproxies_are_told_apart(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(f"slackwater.controller.haproxy_init.{module}.USUAL_CONFIGURATION", tmp_path / "none.cfg")
     monkeypatch.setattr("slackwater.lbengine.backends.haproxy.survey.USUAL_SOCKETS", ())
     servers = "frontend in\n bind unix@FOLDER/in.sock\nbackend web\n server a 192.0.2.1:80\n server b 192.0.2.2:80"
-    one, two = (written(tmp_path / name, servers) for name in ("one", "two"))
+    first, second = (written(tmp_path / name, servers) for name in ("one", "two"))
     config = ["--config", str(tmp_path / "controller.toml")]
-    with started([one], one.parent / "admin.sock"), started([two], two.parent / "admin.sock"):
+    with started([first], first.parent / "admin.sock"), started([second], second.parent / "admin.sock"):
         unnamed = init("--socket", "", *config)
         assert unnamed.exit_code == 1
         assert "name one with --haproxy-cfg: " in unnamed.output
-        assert f"{one}, {two}" in unnamed.output
-        named = init("--haproxy-cfg", one, *config)
-        assert f"admin socket {one.parent}/admin.sock" in named.output
+        assert f"{first}, {second}" in unnamed.output
+        named = init("--haproxy-cfg", first, *config)
+        assert f"admin socket {first.parent}/admin.sock" in named.output
         (others,) = (line for line in named.output.splitlines() if "other HAProxies run on this host" in line)
-        assert str(two) in others
-        assert str(one) not in others
-        assert str(two) in json.loads(init("--haproxy-cfg", one, *config, "--json").output)["others"]
+        assert str(second) in others
+        assert str(first) not in others
+        assert str(second) in json.loads(init("--haproxy-cfg", first, *config, "--json").output)["others"]

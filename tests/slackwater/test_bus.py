@@ -124,7 +124,7 @@ def test_samples_that_are_sent_together_arrive_one_by_one(server: Server, caplog
         together = [sample("n1"), sample("no..subject"), sample("n2"), sample("n1", seq=1)]
         await sender.publish_samples(together)
         await until(lambda: len(received) == 3)
-        assert received == [one for one in together if one.node != "no..subject"]
+        assert received == [message for message in together if message.node != "no..subject"]
 
     with caplog.at_level(logging.WARNING):
         with_two(server.url, body)

@@ -136,10 +136,10 @@ def _all(pair: Pair, figures: Iterable[str] = FIGURES) -> list[Ratio]:
 
 
 def _beside_monitors(pair: Pair) -> list[Goal]:
-    one = [ratio for ratio in _all(pair) if ratio.scenario.startswith("one")]
+    one_slow = [ratio for ratio in _all(pair) if ratio.scenario.startswith("one")]
     full = [ratio for ratio in _all(pair) if ratio.scenario in FULL]
     return [
-        _at_most(f"{pair.words}, one of three slow:", WITH_MONITORS, one),
+        _at_most(f"{pair.words}, one of three slow:", WITH_MONITORS, one_slow),
         _at_most(f"{pair.words} in {' and '.join(f'`{name}`' for name in FULL)}", 1.0, full),
     ]
 
