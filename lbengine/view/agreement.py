@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 REQUESTS = 100
-"""So many decide; older ones count half as much after twice as many."""
+"""This many requests decide; older ones count half as much after twice this number."""
 MOST_OFF = 0.1
-"""Of the requests that the balancer counted: a look's ends and a request sent again are no reason for doubt."""
+"""Share of the requests that the balancer counted. Exchanges may be off by this: a look's ends and a request that is
+sent again are no reason for doubt."""
 LEAST_SHARE = 0.02
-"""Of the requests that the balancer counted: below this, packets tell nothing of the server."""
+"""Share of the requests that the balancer counted: below it, packets tell nothing of the server."""
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -41,9 +42,10 @@ class Agreement:
     _seen: Mapping[str, _Seen] = field(default_factory=dict)
 
     def after(self, looked: Mapping[str, tuple[int, float]]) -> Agreement:
-        """`looked`: by server, the exchanges since the sniffer began, and the requests since the last time.
+        """The numbers after a look. `looked`: server -> the exchanges since the sniffer began, and the requests since
+        the look before.
 
-        A server that is not in it, and one whose sniffer began anew, starts again.
+        The count of a server starts again when it is not in `looked`, or when its sniffer began anew.
         """
         seen = {}
         for server, (total, requests) in looked.items():

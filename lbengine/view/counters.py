@@ -17,7 +17,7 @@ from slackwater.lbengine.balancer import Server, Snapshot
 WINDOW_S = 2.0
 """Least time over which the requests in flight are averaged."""
 LEAST_LOOKS = 5
-"""In the window: of fewer, no mean response time is given."""
+"""Fewest looks in the window for which a mean response time is given."""
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -26,18 +26,18 @@ class Counted(msgspec.Struct, frozen=True):
     period_s: float
     """Time since the look before."""
     in_flight: int | None
-    """Requests; None: the balancer counts none, but connections."""
+    """Requests in flight; None: the balancer counts connections, not requests."""
     rps: float | None
-    """Answers per second; None likewise."""
+    """Answers per second; None: as for `in_flight`."""
     errors_per_s: float | None
     rt_mean_ms: float | None
-    """Over the last `WINDOW_S`, or longer where looks are rare; None: nothing was answered then, or too little was
-    seen."""
+    """Mean response time over the last `WINDOW_S`, or longer where looks are rare; None: nothing was answered then, or
+    too little was seen."""
     count: int = 0
     """Answers; where the balancer counts no requests, connections that it sent to the server."""
 
     def after_quiet(self, quiet_s: float) -> Counted:
-        """The same over a longer time, which begins with `quiet_s` in which nothing happened."""
+        """These counters over a longer time, which begins with `quiet_s` in which nothing happened."""
         period_s = self.period_s + quiet_s
         rps, errors_per_s = (
             None if rate is None else rate * self.period_s / period_s for rate in (self.rps, self.errors_per_s)
@@ -59,7 +59,7 @@ class Counters:
     """The looks of the last `WINDOW_S`, and at least `LEAST_LOOKS`."""
 
     counted: Mapping[str, Counted] = field(default_factory=dict)
-    """By server; one whose counters started again since the look before is missing."""
+    """By server. A server whose counters started again since the look before is missing."""
     _looks: Mapping[str, tuple[_Count, ...]] = field(default_factory=dict)
     _snapshot: Snapshot | None = None
 
@@ -90,7 +90,7 @@ def _count(now_s: float, server: Server, counts_requests: bool) -> _Count:
 
 
 def _since(looks: tuple[_Count, ...], counts_requests: bool) -> Counted:
-    """`looks`: at least two, the oldest first."""
+    """A server's counters since the look before. `looks`: at least two, the oldest first."""
     before, now = looks[-2:]
     period_s = max(now.time_s - before.time_s, 1e-6)
     count = max(0, now.answered - before.answered)

@@ -16,7 +16,7 @@ OTHER_PROTOCOL = (
     "its answers are no HTTP/1, so no packet tells their times: as with HTTP/2, or TLS that the balancer passes on"
 )
 UNSEEN = ("traffic", "traffic.rps", "traffic.rt_p95_ms", "traffic.times")
-"""What a Sample lacks of a server of whose requests nothing is known."""
+"""The values that a Sample lacks while nothing is known of its server's requests."""
 _ABSENT = dict.fromkeys(SECTIONS, NO_MONITOR)
 
 
@@ -25,7 +25,7 @@ class Origin(msgspec.Struct, frozen=True):
 
     pool: str
     boot_id: str
-    """Of the balancer's host."""
+    """The boot id of the balancer's host."""
     next_within_s: float
 
 
@@ -85,8 +85,8 @@ def covered_s(counted: Counted, times: tuple[Line, Line] | None, *, complete: bo
 
 
 def _by_counters(counted: Counted, why_not: str) -> Traffic:
-    """`why_not` is empty where packets are seen, and only their next look is not there yet: the mean of the counters
-    would then be another one than the packets'."""
+    """The traffic by the balancer's counters. Where packets are seen, and only their next look is missing, `why_not` is
+    empty and the mean is left out: it would differ from the packets' mean."""
     return Traffic(
         rps=counted.rps,
         rt_mean_ms=counted.rt_mean_ms if why_not else None,
@@ -96,9 +96,9 @@ def _by_counters(counted: Counted, why_not: str) -> Traffic:
 
 
 def _of_packets(counted: Counted, server: str, times: Line, end: Line, *, complete: bool) -> Traffic:
-    """With the times of packets. Rates, errors and what is in flight are the balancer's, which counts all requests
-    wherever they end; where packets show all of them (`complete`) they are the packets', which come more often.
-    Connections that fail are no exchanges, so of the errors the counters may show more then."""
+    """The traffic with the packets' response times. Rates, errors and requests in flight are the balancer's, which
+    counts all requests wherever they end. Where packets show all of them (`complete`) these are the packets', which
+    come more often. Connections that fail are no exchanges, so the counters may show more errors then."""
     rps, errors_per_s, in_flight = counted.rps, counted.errors_per_s, counted.in_flight
     if complete:
         rps, in_flight = None, None
