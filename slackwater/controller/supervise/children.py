@@ -25,9 +25,11 @@ LONGEST_WAIT_S = 5.0
 STEADY_AFTER_S = 10.0
 """A child that lived this long is started again without delay, as if it had never died before."""
 LONGEST_LOOK_S = 0.2
-"""What one look adds to a child's silence at most: while the machine or the supervisor stood still, none could work."""
+"""The most that one look adds to a child's silence: while the machine or the supervisor stood still, no child could
+work."""
 GONE_WITHIN_S = 2.0
-"""After SIGKILL; a process stays longer only while the kernel cannot end it (a disk that hangs)."""
+"""Time after SIGKILL in which a process is gone. It stays longer only while the kernel cannot end it (a disk that
+hangs)."""
 
 _PR_SET_PDEATHSIG, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER = 1, 47, 3
 _CAP_NET_RAW = 13
@@ -60,7 +62,8 @@ class Death:
     at_s: float
     alive_s: float
     hung: bool = False
-    """It made no progress and was sent SIGKILL; from then on it does nothing, even if the kernel cannot end it yet."""
+    """The child made no progress and was sent SIGKILL. From then on it does nothing, even if the kernel cannot end it
+    yet."""
 
 
 @dataclass(frozen=True)
@@ -107,23 +110,23 @@ class Child:
         self._silent_s = 0.0
         self._is_killed = False
         self._is_ending = False
-        """It was asked to end for another one."""
+        """The process was asked to end, and another one is to follow."""
         self._end_by_s = 0.0
         self._wait_s = 0.0
         self._start_at_s = 0.0
 
     @property
     def pid(self) -> int | None:
-        """None while it is down."""
+        """The process id; None while the child is down."""
         return self._process.pid if self._process else None
 
     @property
     def is_stuck(self) -> bool:
-        """True when it was killed and is still there: the kernel cannot end it."""
+        """Whether it was killed and is still there: the kernel cannot end it."""
         return self._is_killed
 
     def use(self, command: Sequence[str], pass_fds: Sequence[int], limits: SilenceLimits) -> None:
-        """Sets what its next start uses, whenever that is."""
+        """Sets what the child's next start uses, whenever that is."""
         self._command, self._pass_fds, self._next_limits = list(command), list(pass_fds), limits
 
     def start(self) -> None:
@@ -171,7 +174,7 @@ class Child:
         self._start_again(self._clock())
 
     def tend(self) -> Death | None:
-        """Returns a death, once, and restarts the process when it is time. One that hangs is killed."""
+        """Returns each death once, and restarts the process when it is time. Kills a process that hangs."""
         if self._is_ending:
             return None
         now_s = self._clock()
@@ -247,7 +250,7 @@ class Child:
         self._is_ending, self._end_by_s = True, self._clock() + wait_s
 
     def has_ended(self) -> bool:
-        """After `begin_to_end`: whether it is gone. One that takes longer than it may is killed."""
+        """Whether the child is gone, after `begin_to_end`. Kills a child that takes longer than it may."""
         if self._process is None:
             return True
         if self._process.poll() is None:
@@ -260,7 +263,7 @@ class Child:
         return True
 
     def stop(self, wait_s: float) -> None:
-        """Ends it: SIGTERM, after `wait_s` SIGKILL. Returns when it is gone, or does nothing more."""
+        """Ends the child with SIGTERM, and after `wait_s` with SIGKILL. Returns when it is gone or does no more."""
         self.ask_to_stop()
         if self._process is None:
             return

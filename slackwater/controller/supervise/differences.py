@@ -34,8 +34,8 @@ CONCERNS: Mapping[str, frozenset[str]] = {
     "journal": frozenset({JOURNAL, WEB}),
     "otlp": frozenset({OTLP, WEB}),
 }
-"""A setting, or a section -> the parts that must have a new value. The dashboard shows all settings. What is not here
-needs a restart of everything."""
+"""A setting, or a section -> the parts that must have a new value. The dashboard shows all settings. A setting that is
+missing here needs a restart of everything."""
 ALL = frozenset(PARTS)
 
 
@@ -43,14 +43,14 @@ class Difference(msgspec.Struct, frozen=True):
     """One setting with two values, in a form that may be shown: without passwords."""
 
     setting: str
-    """As in the file, with the pool's name: `pool.web.mode`; a pool that came or went is `pool.web`."""
+    """The setting's name in the file, with the pool's name: `pool.web.mode`; a pool that came or went is `pool.web`."""
     before: str | None
     """The value as TOML; None: there was none."""
     after: str | None
     parts: frozenset[str]
     """The parts that need the new value; empty: only a restart of the controller applies it."""
     pool: str = ""
-    """The pool that it is about."""
+    """The pool that the setting belongs to; empty: none."""
 
     def __str__(self) -> str:
         if self.before is None:
@@ -80,7 +80,7 @@ def given_back(before: ControllerSettings, after: ControllerSettings) -> list[Po
 
 
 def _same_place(old: PoolSettings, new: PoolSettings) -> bool:
-    """The same balancer, reached in the same manner."""
+    """Whether both drive the same balancer, reached in the same manner."""
     own = set(old.__struct_fields__) - set(PoolSettings.__struct_fields__)
     return type(old) is type(new) and all(getattr(old, name) == getattr(new, name) for name in own)
 

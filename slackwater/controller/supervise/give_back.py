@@ -1,6 +1,6 @@
 """The baseline weights without lbengine: while it cannot be kept running, at the end, and after a start that failed.
 
-Whatever was left lowered stands in the stored baselines, with where it belongs; so no settings are needed to find it.
+The stored baselines say which weights were left lowered, and in which pool; so no settings are needed to find these.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from slackwater.core.messages import Change
 log = logging.getLogger("slackwater.serve")
 
 MOST_NAMED = 20
-"""Servers in one line of the log."""
+"""The most servers that one line of the log names."""
 
 
 @dataclass(frozen=True)
 class GivenBack:
-    """What became of one pool's weights."""
+    """The result of setting back one pool's weights."""
 
     pool: PoolSettings
     text: str
-    """Which server's weight was set back, and to what, in words."""
+    """The servers' weights that were set back, in words."""
     is_confirmed: bool = True
 
 
 def set_baseline(settings: ControllerSettings, pools: Collection[PoolSettings], why: str) -> list[PoolSettings]:
-    """Sets the baseline weights of these pools; returns those where that could not be confirmed, with the reason in
-    the log. All at once: one balancer that does not answer holds up no other. A pool that another controller drives is
-    left to it."""
+    """Sets the baseline weights of these pools; returns the pools where that could not be confirmed, with the reason in
+    the log. All pools are set at the same time, so a balancer that does not answer holds up no other. A pool that
+    another controller drives is left to it."""
     return [given.pool for given in _give_back(settings, pools, why) if not given.is_confirmed]
 
 
@@ -85,7 +85,7 @@ def _in_words(changes: Sequence[Change], is_stored: bool, left_out: str) -> str:
 
 
 def after_failed_start(config: Path) -> None:
-    """What an earlier run has left lowered is set back, and the log says what was done. Raises nothing.
+    """Sets back the weights that an earlier run has left lowered, and logs what was done. Raises nothing.
 
     A pool that another process drives is left to it.
     """
@@ -120,8 +120,8 @@ def _after_failed_start(settings: ControllerSettings) -> None:
 
 
 def settings_for_restore(config: Path) -> ControllerSettings:
-    """Those in the file, or that were accepted last; where neither is known, settings without pools of the folder
-    where stored baselines are. Raises ConfigError when there is none."""
+    """The settings in the file, or those that were accepted last. Where neither is known: settings without pools, with
+    the folder of the stored baselines. Raises ConfigError when there is no such folder."""
     from slackwater.lbengine.baseline import stored_in
 
     try:

@@ -23,14 +23,14 @@ class Notify:
         self._send("READY=1")
 
     def reloading(self) -> None:
-        """Until `ready`."""
+        """Tells that a reload goes on, until `ready`."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
         self._send("STOPPING=1")
 
     def alive(self, now_s: float) -> None:
-        """The work goes on; `now_s` is monotonic. Call it in each turn of the main loop."""
+        """Tells that the work goes on; `now_s` is monotonic. Call it in each turn of the main loop."""
         if self._every_s is None or (self._sent_s is not None and now_s - self._sent_s < self._every_s):
             return
         self._sent_s = now_s

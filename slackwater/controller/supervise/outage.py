@@ -14,9 +14,8 @@ class Outage:
         self._handled = True
 
     def died(self, death: Death) -> None:
-        """A life of a lease or longer ends a row of deaths: in it lbengine read the balancer and set it right.
-
-        One that hung has used up its time already.
+        """Notes a death. A life of a lease or longer ends a row of deaths: in it lbengine read the balancer and set it
+        right. A process that hung has used up its time already.
         """
         if death.hung:
             self._since_s = death.at_s - self.lease_s

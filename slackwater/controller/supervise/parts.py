@@ -1,4 +1,4 @@
-"""The parts that `serve` runs: which of them, each one's command, and how long it may be silent."""
+"""The parts that `serve` runs, each part's command, and how long it may be silent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slackwater.controller.supervise.differences import (
 from slackwater.core.config import ControllerSettings, LbengineSettings, parse
 
 START_WITHIN_S = 300.0
-"""Until a part's first progress: the first start after an update may convert a large journal."""
+"""Time until a part's first progress: the first start after an update may convert a large journal."""
 OTHERS_SILENT_S = 20.0
 
 
@@ -59,13 +59,13 @@ class SettingsInForce:
 
     settings: ControllerSettings
     path: Path
-    """The file that they came from, for messages."""
+    """The file that the settings came from, for messages."""
     text: str
     fd: int
 
     @classmethod
     def of(cls, text: str, path: Path) -> SettingsInForce:
-        """Raises ConfigError for a text that is not accepted."""
+        """The settings of this text. Raises ConfigError for a text that is not accepted."""
         settings = parse(text, str(path))
         fd = os.memfd_create("slackwater-settings", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         with open(fd, "wb", closefd=False) as file:
@@ -83,7 +83,7 @@ class SettingsInForce:
 
 
 def read_settings(fd: int, path: Path) -> ControllerSettings:
-    """What `SettingsInForce` holds, in the part that inherited it."""
+    """The settings that `SettingsInForce` holds, for the part that inherited `fd`."""
     with open(fd, "rb") as file:
         data = os.pread(fd, os.fstat(file.fileno()).st_size, 0)
     return parse(data.decode(), str(path))

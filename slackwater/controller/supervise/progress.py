@@ -9,13 +9,13 @@ READ_BYTES = 65536
 
 
 class Progress(Protocol):
-    """Never blocks."""
+    """A way to observe a child's progress. It never blocks."""
 
     def is_made(self) -> bool:
         """Whether there was progress since the last call."""
 
     def close(self) -> None:
-        """Frees what one life of the child took."""
+        """Frees what was opened for one life of the child."""
 
 
 class Pipe:
@@ -25,7 +25,7 @@ class Pipe:
         self._reader, self.writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def close_writer(self) -> None:
-        """Once the child has it."""
+        """Closes the writing end; called once the child has it."""
         os.close(self.writer)
 
     def is_made(self) -> bool:

@@ -28,11 +28,11 @@ WORKS_WITHIN_S = 120.0
 
 
 class ReloadRefused(Exception):
-    """The new settings are not in force, those before are; the text says why."""
+    """The settings before stay in force, and not the new ones. The text says why."""
 
 
 class ReloadOutcome(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What became of one reload, as it stands in serve.json."""
+    """The outcome of one reload, as it stands in serve.json."""
 
     began_s: float
     """When the file was read, by the machine's monotonic clock."""
@@ -50,15 +50,14 @@ class ReloadedSite(Protocol):
     in_force: SettingsInForce
 
     def take_locks(self, pools: list[PoolSettings]) -> None:
-        """Raises LockError."""
+        """Takes the locks of these pools. Raises LockError."""
 
     def switch(
         self, to: SettingsInForce, parts: Collection[str], give_back: Collection[PoolSettings], within_s: float | None
     ) -> Iterator[None]:
         """Replaces these parts, one after the other, and waits until they work. Raises ReloadRefused.
 
-        The pools in `give_back` get their baseline weights in between. Without `within_s` nothing is waited for, and
-        nothing raised.
+        The pools in `give_back` get their baseline weights in between. Without `within_s` it neither waits nor raises.
         """
 
     def keep_locks(self) -> None:

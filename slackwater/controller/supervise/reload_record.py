@@ -17,7 +17,7 @@ from slackwater.core.messages import VERSION, Change
 log = logging.getLogger("slackwater.reload")
 
 MOST_TEXT = 2000
-"""The longest `why` of its Change."""
+"""The longest `why` of a reload's Change."""
 
 
 class Reloads(msgspec.Struct, kw_only=True, frozen=True):
@@ -46,7 +46,8 @@ def to_log(outcome: ReloadOutcome) -> None:
 
 
 def to_journal(settings: ControllerSettings, outcome: ReloadOutcome) -> None:
-    """A Change for each pool that it is about; what is about no pool is about all. Returns before it is written."""
+    """Records a Change for each pool that a difference belongs to; a difference without a pool concerns all. Returns
+    before they are written."""
     changes = []
     for pool in dict.fromkeys(
         [*(known.name for known in settings.pool), *(difference.pool for difference in outcome.changed)]

@@ -27,10 +27,10 @@ class Start:
     in_force: SettingsInForce
     folder: Path
     lock_fd: int
-    """The lock on the folder."""
+    """The descriptor of the lock on the folder."""
     locks: PoolLocks
     left: list[PoolSettings]
-    """Pools that an earlier run has left lowered, and these settings do not drive."""
+    """Pools whose weights an earlier run has left lowered, and which these settings do not drive."""
 
 
 def prepare(config: Path, held: contextlib.ExitStack) -> Start:
@@ -54,8 +54,8 @@ def prepare(config: Path, held: contextlib.ExitStack) -> Start:
 
 
 def take_free(locks: PoolLocks, pools: list[PoolSettings]) -> list[PoolSettings]:
-    """The pools of these that no other process drives; from now on none will, where there is a place for the locks. The
-    others are logged."""
+    """Those of the pools that no other process drives. Their locks are taken where there is a place for them, so no
+    other process will drive them. The others are logged."""
     from slackwater.lbengine.leadership.lock import HeldError, LockError
 
     ours = []
@@ -73,8 +73,8 @@ def take_free(locks: PoolLocks, pools: list[PoolSettings]) -> list[PoolSettings]
 
 
 def _look_at_balancers(settings: ControllerSettings) -> None:
-    """All at once. One that is away is waited for, as later too; raises BalancerError for one that answers and cannot
-    be driven with these settings."""
+    """Looks at all balancers at the same time. A balancer that is away is waited for, now and later. Raises
+    BalancerError for a balancer that answers and cannot be driven with these settings."""
     from slackwater.lbengine.backends.table import check
     from slackwater.lbengine.balancer import BalancerUnreachable
 

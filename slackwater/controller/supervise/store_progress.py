@@ -1,4 +1,4 @@
-"""Observes that the private nats-server answers about the leases' store: it may greet, and yet its store may hang.
+"""Observes whether the private nats-server answers about the leases' store: it may greet clients while its store hangs.
 
 nats-server 2.9.10 waits for ever for a lock that it holds itself once it could not write to a full disk.
 """
@@ -16,7 +16,7 @@ ANSWERS_WITHIN_S = 3.0
 
 
 class StoreProgress:
-    """Each answer about the store is progress. It asks in a thread of its own: `is_made` never blocks."""
+    """Counts each answer about the store as progress. It asks in a thread of its own, so `is_made` never blocks."""
 
     def __init__(self, settings: BusSettings, bucket: str) -> None:
         """`settings`: how the controller logs in. `bucket`: any answer about it counts, also that there is none."""
@@ -36,7 +36,7 @@ class StoreProgress:
         return answered
 
     def close(self) -> None:
-        """Has the thread end in its own time."""
+        """Tells the thread to end, and does not wait for it."""
         if self._over is not None:
             self._over.set()
             self._over = None

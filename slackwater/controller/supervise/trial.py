@@ -1,4 +1,4 @@
-"""A trial of new settings in a process of its own: what their parts would refuse at the start is found before.
+"""A trial of new settings in a process of its own: it shows beforehand what their parts would refuse at the start.
 
 It loads what the supervisor never loads, and waits for balancers while the supervisor goes on with its work.
 """
