@@ -25,13 +25,13 @@ from slackwater.core.config import (
 )
 
 ANY_PORT = 9
-"""Nothing is sent to it: the kernel only chooses a route."""
+"""A port to which nothing is sent: the kernel only chooses a route."""
 BUS_SECTION = re.compile(r"^\[bus\].*(?:\n(?!\[).*)*", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class BusAddress:
-    """Where the web servers reach the bus; empty: as it is."""
+    """Where the web servers reach the bus. Empty: the bus stays as it is."""
 
     listen: str = ""
     tls_cert: str = ""
@@ -87,8 +87,8 @@ def bus_section(text: str) -> str:
 def with_servers(text: str, pool: str, servers: Mapping[str, str], path: Path) -> str:
     """The text of controller.toml whose pool has these nodes for its servers (server -> node, the same name too).
 
-    What the pool says of other servers stays: they may come again. Raises ConfigError where its table has other nodes
-    for these, or is not found.
+    The pool's entries for other servers stay: these may come again. Raises ConfigError where its table has other nodes
+    for these servers, or is not found.
     """
     before = next(settings for settings in parse(text, str(path)).pool if settings.name == pool)
     if all(before.servers.get(server, server) == node for server, node in servers.items()):
@@ -106,7 +106,7 @@ def with_servers(text: str, pool: str, servers: Mapping[str, str], path: Path) -
 
 
 def make_certificate(settings: ControllerSettings, folder: Path, write: Write) -> list[str]:
-    """Makes the files that `with_certificate` has named; returns what was done, in words."""
+    """Makes the files that `with_certificate` has named; returns in words which files were made."""
     files, host = AuthorityFiles(folder.absolute()), host_and_port(settings.bus.listen)[0]
     made, until = authority.ensure(files, host, write, datetime.datetime.now(datetime.UTC))
     certificate = f"{files.certificate}: a certificate of {files.authority} for {host}, valid until {until:%Y-%m-%d}"

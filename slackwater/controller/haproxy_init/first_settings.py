@@ -30,7 +30,8 @@ class NewNode(msgspec.Struct, frozen=True):
     ports: list[str]
     """Its servers' ports, each with its protocol where that is not the usual one."""
     is_here: bool = False
-    """It is this host: HAProxy reaches its servers over Unix sockets, or at an address that only this host has."""
+    """Whether it is this host: HAProxy reaches its servers over Unix sockets, or at an address that only this host has.
+    """
 
     @property
     def server(self) -> str:
@@ -57,7 +58,7 @@ HERE = "", ""
 
 def choose(survey: Survey, backends: Sequence[str] = ()) -> tuple[list[NewPool], list[LeftOut]]:
     """The first pools, those with the most servers first, and the backends that are left out; of these backends, if
-    some are named. Each server is a node: what is seen from the balancer is seen of each.
+    some are named. Each server is a node, since the balancer sees each of them.
 
     A machine belongs to one pool. So of several backends with the same machines only one becomes a pool.
     """
@@ -178,7 +179,7 @@ def machines_of_pool(backend: FoundBackend, pool: str, names: Mapping[str, str],
     """The machines of a backend that is a pool already, each a node. `names`: server -> node, where they differ;
     `taken`: nodes of other pools.
 
-    Where names have put several servers together, that holds. Otherwise servers at the same address are a machine.
+    Where `names` puts several servers together, `names` decides. Otherwise servers at the same address are a machine.
     """
     machines = list(_by_machine(backend).values())
     if len(set(names.values())) == len(names) and any(len(servers) > 1 for servers in machines):
@@ -193,7 +194,7 @@ def machines_of_pool(backend: FoundBackend, pool: str, names: Mapping[str, str],
 
 
 def _node_name(server: str, others: Set[str]) -> str:
-    """The name of a node whose server has a name that only HAProxy allows; it is none of `others`."""
+    """The name of a node whose server has a name that only HAProxy allows. It differs from all `others`."""
     name = re.sub(r"\.+", ".", server).strip(".").lstrip(":.")
     name = name if is_name(name) else "server"
     return next(

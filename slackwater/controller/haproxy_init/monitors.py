@@ -57,7 +57,7 @@ class MonitorsResult(msgspec.Struct, frozen=True):
     certificate: list[str]
     """The files that were made for the bus, in words; empty where they are not needed, or were named."""
     restart: bool
-    """A controller runs, and has yet to listen there."""
+    """Whether a controller runs that has yet to listen there."""
     nodes: list[NodeLines]
     """The commands to run for each web server."""
 
@@ -146,8 +146,8 @@ def monitors(
 
 
 def _listen(settings: ControllerSettings, nodes: list[NewNode], folder: Path) -> str:
-    """Where the bus listens for these; empty: as it does, with a certificate of the site's. Raises ConfigError where no
-    address leads to them."""
+    """Where the bus is to listen for these nodes. Empty: it stays as it is, with a certificate of the site's own.
+    Raises ConfigError where no address leads to the nodes."""
     if settings.bus.tls_cert == str(AuthorityFiles(folder.absolute()).certificate):
         return settings.bus.listen
     if not is_loopback(settings.bus.listen) or not reached_from_outside(nodes):
