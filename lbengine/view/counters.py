@@ -55,7 +55,7 @@ class _Count(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Counters:
+class RecentCounters:
     """The looks of the last `WINDOW_S`, and at least `LEAST_LOOKS`."""
 
     counted: Mapping[str, Counted] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Counters:
     _looks: Mapping[str, tuple[_Count, ...]] = field(default_factory=dict)
     _snapshot: Snapshot | None = None
 
-    def after(self, now_s: float, snapshot: Snapshot) -> Counters:
+    def after(self, now_s: float, snapshot: Snapshot) -> RecentCounters:
         """The counters after a fresh look. `now_s` is monotonic seconds."""
         anew = snapshot.restarted_since(self._snapshot)
         looks: dict[str, tuple[_Count, ...]] = {}
@@ -81,7 +81,7 @@ class Counters:
             looks[server.name] = (*before, now)
             if before:
                 counted[server.name] = _since(looks[server.name], counts_requests)
-        return Counters(counted, looks, snapshot)
+        return RecentCounters(counted, looks, snapshot)
 
 
 def _count(now_s: float, server: Server, counts_requests: bool) -> _Count:

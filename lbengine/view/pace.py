@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slackwater.lbengine.view.counters import Counted
-from slackwater.lbengine.view.packets import Line
+from slackwater.lbengine.view.packets import SnifferLine
 
 QUIET_S = 1.0
 """A quiet server has a Sample this often, as from a quiet monitor."""
@@ -38,7 +38,7 @@ class SamplePace:
         return self._skipped_s.pop(server, 0.0)
 
 
-def is_busy(line: Line | None, counted: Counted | None) -> bool:
+def is_busy(line: SnifferLine | None, counted: Counted | None) -> bool:
     """Whether a server had anything to do, by its packets' look or by the balancer's newest counters. None: neither is
     new."""
     if line is not None and (line.exchanges or line.in_flight or line.unmatched):

@@ -53,7 +53,7 @@ HEARD_WITHIN_LOOKS = 5
 """After this many periods without a line the program counts as silent."""
 
 
-class RouteTimes(msgspec.Struct, frozen=True):
+class SnifferRoute(msgspec.Struct, frozen=True):
     """Requests of one route class."""
 
     name: str
@@ -63,7 +63,7 @@ class RouteTimes(msgspec.Struct, frozen=True):
     rt_p95_ms: float | None = None
 
 
-class Line(msgspec.Struct, frozen=True):
+class SnifferLine(msgspec.Struct, frozen=True):
     """A server's line, or the line that ends a look, which has no `server`."""
 
     server: str = ""
@@ -80,16 +80,16 @@ class Line(msgspec.Struct, frozen=True):
     unmatched: int = 0
     holes: int = 0
     is_foreign: bool = False
-    routes: list[RouteTimes] = []
+    routes: list[SnifferRoute] = []
     period_s: float = 0.0
     drops: int = 0
 
 
-SILENT = Line()
+SILENT = SnifferLine()
 """The line of a server that had nothing to show in a look."""
 Protocol = Literal["http1", "unknown"]
 """`unknown`: turns are timed, as on encrypted connections."""
-_decode = msgspec.json.Decoder(Line).decode
+_decode = msgspec.json.Decoder(SnifferLine).decode
 
 
 class Place(NamedTuple):
@@ -122,11 +122,11 @@ class Sniffer:
         self._heard_s = 0.0
         self._first_heard_s = 0.0
         """When the present program first reported; 0: it has not yet."""
-        self._looks = deque[tuple[dict[str, Line], Line]](maxlen=MOST_LOOKS)
+        self._looks = deque[tuple[dict[str, SnifferLine], SnifferLine]](maxlen=MOST_LOOKS)
         self._looked = looked
         self._task = asyncio.create_task(self._run())
 
-    def take(self) -> tuple[Mapping[str, Line], Line] | None:
+    def take(self) -> tuple[Mapping[str, SnifferLine], SnifferLine] | None:
         """The lines by server of the oldest look that was not taken yet, and the line that ended it. None: there is no
         such look, or `why_not` says why there is none."""
         if not self.why_not and time.monotonic() - self._heard_s > HEARD_WITHIN_LOOKS * self._every_s:
@@ -175,7 +175,7 @@ class Sniffer:
         assert process.stdout is not None
         assert process.stderr is not None
         self.pid = process.pid
-        look: dict[str, Line] = {}
+        look: dict[str, SnifferLine] = {}
         try:
             async for line in _lines_of(process.stdout):
                 read = _decode(line)
@@ -262,9 +262,9 @@ class Packets:
                 self._sniffers[place] = Sniffer(self._program, place, its, self._every_s, self.looked)
         self._by_end = {end: sniffer for sniffer in self._sniffers.values() for end in sniffer.servers}
 
-    def take(self) -> dict[str, tuple[Line, Line]]:
+    def take(self) -> dict[str, tuple[SnifferLine, SnifferLine]]:
         """Server (`end_of`) -> its line in the oldest look that was not taken yet, and the line that ended the look."""
-        times: dict[str, tuple[Line, Line]] = {}
+        times: dict[str, tuple[SnifferLine, SnifferLine]] = {}
         for sniffer in self._sniffers.values():
             if (taken := sniffer.take()) is not None:
                 look, last = taken

@@ -8,7 +8,7 @@ import msgspec
 
 from slackwater.core.messages import VERSION, ResponseTimes, RouteTraffic, Sample, Traffic
 from slackwater.lbengine.view.counters import Counted
-from slackwater.lbengine.view.packets import Line, RouteTimes
+from slackwater.lbengine.view.packets import SnifferLine, SnifferRoute
 
 NO_MONITOR = "the node has no monitor: what is known of it is what its balancer sees"
 SECTIONS = ("cpu", "sched", "pressure", "counters")
@@ -36,7 +36,7 @@ def sample_of(
     seq: int,
     time_unix_s: float,
     counted: Counted,
-    times: tuple[Line, Line] | None,
+    times: tuple[SnifferLine, SnifferLine] | None,
     why_not: str,
     *,
     complete: bool = False,
@@ -79,7 +79,7 @@ def sample_of(
     )
 
 
-def covered_s(counted: Counted, times: tuple[Line, Line] | None, *, complete: bool) -> float:
+def covered_s(counted: Counted, times: tuple[SnifferLine, SnifferLine] | None, *, complete: bool) -> float:
     """The time that a look covers: the packets' where they show all requests, otherwise the counters'."""
     return times[1].period_s if times is not None and complete else counted.period_s
 
@@ -95,7 +95,7 @@ def _by_counters(counted: Counted, why_not: str) -> Traffic:
     )
 
 
-def _of_packets(counted: Counted, server: str, times: Line, end: Line, *, complete: bool) -> Traffic:
+def _of_packets(counted: Counted, server: str, times: SnifferLine, end: SnifferLine, *, complete: bool) -> Traffic:
     """The traffic with the packets' response times. Rates, errors and requests in flight are the balancer's, which
     counts all requests wherever they end. Where packets show all of them (`complete`) these are the packets', which
     come more often. Connections that fail are no exchanges, so the counters may show more errors then."""
@@ -120,7 +120,7 @@ def _of_packets(counted: Counted, server: str, times: Line, end: Line, *, comple
     )
 
 
-def _route(route: RouteTimes, period_s: float) -> RouteTraffic:
+def _route(route: SnifferRoute, period_s: float) -> RouteTraffic:
     return RouteTraffic(
         route=route.name,
         rps=route.exchanges / period_s,

@@ -30,10 +30,10 @@ from slackwater.lbengine.backends.table import balancer_of
 from slackwater.lbengine.balancer import Balancer, BalancerError, Server, Snapshot
 from slackwater.lbengine.outage_log import OutageLog
 from slackwater.lbengine.view.agreement import Agreement
-from slackwater.lbengine.view.counters import Counted, Counters
+from slackwater.lbengine.view.counters import Counted, RecentCounters
 from slackwater.lbengine.view.others import BUSY_WITHIN_S, OtherControllers
 from slackwater.lbengine.view.pace import QUIET_S, SamplePace, is_busy
-from slackwater.lbengine.view.packets import NO_SNIFFER, SILENT, Line, Packets, end_of
+from slackwater.lbengine.view.packets import NO_SNIFFER, SILENT, Packets, SnifferLine, end_of
 from slackwater.lbengine.view.samples import Origin, covered_s, sample_of
 
 log = logging.getLogger("slackwater.view")
@@ -105,7 +105,7 @@ class PoolView:
         """Monotonic time when the balancer answered last."""
         self._counts_requests = True
         self._servers: list[ViewedServer] = []
-        self._counters = Counters()
+        self._counters = RecentCounters()
         self._agreement = Agreement()
         self._pace = SamplePace(quiet_s)
         self._unseen: set[str] = set()
@@ -187,7 +187,7 @@ class PoolView:
         self._report_unseen()
         return samples
 
-    def _should_ask(self, by_end: Mapping[str, tuple[Line, Line]]) -> bool:
+    def _should_ask(self, by_end: Mapping[str, tuple[SnifferLine, SnifferLine]]) -> bool:
         """Whether the balancer is to be asked now. `by_end`: the newest look of the packets."""
         since_s = time.monotonic() - self._asked_s
         if since_s < self._least_pause_s:

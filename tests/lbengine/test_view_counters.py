@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slackwater.lbengine.balancer import Server, Snapshot
-from slackwater.lbengine.view.counters import LEAST_LOOKS, WINDOW_S, Counters
+from slackwater.lbengine.view.counters import LEAST_LOOKS, WINDOW_S, RecentCounters
 
 
 def snapshot(
@@ -25,7 +25,7 @@ def server(requests: int, in_flight: int = 0, errors: int = 0, name: str = "a") 
 
 
 def test_rates_are_of_the_time_since_the_look_before() -> None:
-    counters = Counters().after(0.0, snapshot(server(100, 4)))
+    counters = RecentCounters().after(0.0, snapshot(server(100, 4)))
     assert not counters.counted
     counters = counters.after(0.5, snapshot(server(150, 14, errors=3)))
     (seen,) = counters.counted.values()
@@ -33,7 +33,7 @@ def test_rates_are_of_the_time_since_the_look_before() -> None:
 
 
 def test_the_mean_follows_from_the_requests_in_flight_and_their_rate() -> None:
-    counters, answered = Counters(), 0
+    counters, answered = RecentCounters(), 0
     for look in range(40):
         answered += 10
         held = 3 if look % 2 else 5
@@ -44,7 +44,7 @@ def test_the_mean_follows_from_the_requests_in_flight_and_their_rate() -> None:
 
 
 def test_few_looks_and_no_answers_give_no_mean() -> None:
-    counters = Counters()
+    counters = RecentCounters()
     for look in range(LEAST_LOOKS):
         counters = counters.after(look * 0.1, snapshot(server(10 * look + 2, 2)))
     assert counters.counted["a"].rt_mean_ms is None
@@ -55,7 +55,7 @@ def test_few_looks_and_no_answers_give_no_mean() -> None:
 
 
 def test_a_balancer_that_was_made_anew_is_counted_from_there() -> None:
-    counters = Counters().after(0.0, snapshot(server(1000)))
+    counters = RecentCounters().after(0.0, snapshot(server(1000)))
     counters = counters.after(1.0, snapshot(server(20), pid=2, uptime_s=0))
     assert not counters.counted
     counters = counters.after(2.0, snapshot(server(50), pid=2, uptime_s=1))
@@ -63,7 +63,7 @@ def test_a_balancer_that_was_made_anew_is_counted_from_there() -> None:
 
 
 def test_a_server_that_was_removed_and_added_again_is_counted_from_there() -> None:
-    counters = Counters().after(0.0, snapshot(server(1000), server(50, name="b")))
+    counters = RecentCounters().after(0.0, snapshot(server(1000), server(50, name="b")))
     counters = counters.after(1.0, snapshot(server(3), server(60, name="b")))
     assert {name: seen.rps for name, seen in counters.counted.items()} == {"b": 10.0}
     counters = counters.after(2.0, snapshot(server(8)))
@@ -71,7 +71,7 @@ def test_a_server_that_was_removed_and_added_again_is_counted_from_there() -> No
 
 
 def test_connections_are_no_requests() -> None:
-    counters = Counters().after(0.0, snapshot(server(10, 2), counts="connections"))
+    counters = RecentCounters().after(0.0, snapshot(server(10, 2), counts="connections"))
     counters = counters.after(1.0, snapshot(server(20, 3), counts="connections"))
     seen = counters.counted["a"]
     assert (seen.rps, seen.errors_per_s, seen.rt_mean_ms, seen.in_flight) == (None, None, None, None)
@@ -79,7 +79,7 @@ def test_connections_are_no_requests() -> None:
 
 
 def test_rare_looks_give_a_mean_too() -> None:
-    counters = Counters()
+    counters = RecentCounters()
     for look in range(LEAST_LOOKS + 2):
         counters = counters.after(look * WINDOW_S, snapshot(server(100 * look + 4, 4)))
     assert counters.counted["a"].rt_mean_ms == pytest.approx(80.0)
@@ -87,7 +87,7 @@ def test_rare_looks_give_a_mean_too() -> None:
 
 def test_a_server_whose_counters_cannot_be_read_has_no_figures() -> None:
     broken = Server(name="a", weight=100, uncounted="expected a number for stot")
-    counters = Counters().after(0.0, snapshot(broken)).after(1.0, snapshot(broken))
+    counters = RecentCounters().after(0.0, snapshot(broken)).after(1.0, snapshot(broken))
     assert not counters.counted
 
 
@@ -99,7 +99,7 @@ def test_a_server_whose_counters_cannot_be_read_has_no_figures() -> None:
 def test_whatever_the_counters_do_no_figure_is_negative_and_old_looks_are_forgotten(
     steps: list[tuple[float, int, int, bool]],
 ) -> None:
-    counters, now_s, requests = Counters(), 0.0, 0
+    counters, now_s, requests = RecentCounters(), 0.0, 0
     for after_s, more, held, falls in steps:
         now_s += after_s
         requests = 0 if falls else requests + more

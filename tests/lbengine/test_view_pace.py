@@ -9,7 +9,7 @@ import pytest
 from slackwater.core.messages import Sample
 from slackwater.lbengine.view.counters import Counted
 from slackwater.lbengine.view.pace import SamplePace, is_busy
-from slackwater.lbengine.view.packets import SILENT, Line
+from slackwater.lbengine.view.packets import SILENT, SnifferLine
 from slackwater.lbengine.view.samples import Origin, sample_of
 from tests.support.judges import new_judge
 
@@ -34,9 +34,11 @@ def test_a_quiet_server_that_has_a_sample_once_a_second_is_not_late() -> None:
     states, samples = Counter[str](), list[Sample]()
     for look in range(1, 200):
         now_s, arrived = look * 0.2, list[Sample]()
-        line = Line("a", exchanges=10, rt_mean_ms=2.0, rt_p50_ms=2.0, rt_p95_ms=2.0) if look % 40 == 39 else SILENT
+        line = (
+            SnifferLine("a", exchanges=10, rt_mean_ms=2.0, rt_p50_ms=2.0, rt_p95_ms=2.0) if look % 40 == 39 else SILENT
+        )
         if pace.is_due("a", now_s, 0.2, busy=is_busy(line, None)):
-            counted, times = Counted(0.2, None, None, None, None), (line, Line(period_s=0.2))
+            counted, times = Counted(0.2, None, None, None, None), (line, SnifferLine(period_s=0.2))
             place = origin, "a", "a", len(samples), now_s, counted, times, ""
             arrived = [sample_of(*place, complete=True, quiet_s=pace.take_skipped_s("a"))]
         samples += arrived
@@ -59,10 +61,10 @@ def test_what_the_balancer_counted_in_a_look_is_spread_over_the_quiet_time_befor
     [
         (None, None, False),
         (SILENT, Counted(0.2, 0, 0.0, 0.0, None), False),
-        (Line("a", exchanges=1), None, True),
-        (Line("a", in_flight=1), None, True),
-        (Line("a", unmatched=1), None, True),
-        (Line("a", is_foreign=True), None, False),
+        (SnifferLine("a", exchanges=1), None, True),
+        (SnifferLine("a", in_flight=1), None, True),
+        (SnifferLine("a", unmatched=1), None, True),
+        (SnifferLine("a", is_foreign=True), None, False),
         (SILENT, Counted(0.2, 0, 5.0, 0.0, None, 1), True),
         (None, Counted(0.2, 1, 0.0, 0.0, None), True),
         (None, Counted(0.2, 0, 0.0, 5.0, None), True),
@@ -70,6 +72,6 @@ def test_what_the_balancer_counted_in_a_look_is_spread_over_the_quiet_time_befor
     ],
 )
 def test_a_server_is_busy_by_its_packets_or_by_the_counters(
-    line: Line | None, counted: Counted | None, busy: bool
+    line: SnifferLine | None, counted: Counted | None, busy: bool
 ) -> None:
     assert is_busy(line, counted) == busy

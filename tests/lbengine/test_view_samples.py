@@ -7,23 +7,27 @@ import pytest
 from slackwater.core import messages
 from slackwater.core.messages import ResponseTimes, Sample
 from slackwater.lbengine.view.counters import Counted
-from slackwater.lbengine.view.packets import DIRECT, Line, RouteTimes, end_of, host_of
+from slackwater.lbengine.view.packets import DIRECT, SnifferLine, SnifferRoute, end_of, host_of
 from slackwater.lbengine.view.samples import NO_MONITOR, OTHER_PROTOCOL, UNSEEN, Origin, sample_of
 
 ORIGIN = Origin("web", "boot", 0.6)
 COUNTED = Counted(period_s=0.2, in_flight=3, rps=50.0, errors_per_s=5.0, rt_mean_ms=60.0)
-END = Line(period_s=0.25, drops=2)
+END = SnifferLine(period_s=0.25, drops=2)
 
 
 def sample(
-    counted: Counted = COUNTED, times: tuple[Line, Line] | None = None, why_not: str = "", *, complete: bool = False
+    counted: Counted = COUNTED,
+    times: tuple[SnifferLine, SnifferLine] | None = None,
+    why_not: str = "",
+    *,
+    complete: bool = False,
 ) -> Sample:
     return sample_of(ORIGIN, "web1", "server1", 7, 1.0, counted, times, why_not, complete=complete)
 
 
 def test_rates_are_the_balancers_and_times_the_packets() -> None:
-    route = RouteTimes("search", 5, 1, 80.0, 90.0)
-    line = Line("10.0.0.1:80", 10, 1, 4, 30.0, 2.0, 1.5, 8.0, 9.0, unmatched=1, holes=2, routes=[route])
+    route = SnifferRoute("search", 5, 1, 80.0, 90.0)
+    line = SnifferLine("10.0.0.1:80", 10, 1, 4, 30.0, 2.0, 1.5, 8.0, 9.0, unmatched=1, holes=2, routes=[route])
     made = sample(times=(line, END))
     traffic = made.traffic
     assert traffic is not None
@@ -38,7 +42,7 @@ def test_rates_are_the_balancers_and_times_the_packets() -> None:
 
 
 def test_the_packets_times_are_counted_in_buckets_under_the_balancers_name_of_the_server() -> None:
-    line = Line("10.0.0.1:80", 4, rt_sum_ms=32.0, rt_buckets=[(90, 3), (240, 1)])
+    line = SnifferLine("10.0.0.1:80", 4, rt_sum_ms=32.0, rt_buckets=[(90, 3), (240, 1)])
     made = sample(times=(line, END))
     assert made.traffic is not None
     assert made.traffic.times == ResponseTimes("server1", 0.032, [(90, 3), (240, 1)])
@@ -46,21 +50,21 @@ def test_the_packets_times_are_counted_in_buckets_under_the_balancers_name_of_th
 
 
 def test_where_the_balancer_counts_no_requests_the_packets_give_the_rate() -> None:
-    made = sample(Counted(0.2, None, None, None, None), (Line("10.0.0.1:80", 10, 1, 2), END)).traffic
+    made = sample(Counted(0.2, None, None, None, None), (SnifferLine("10.0.0.1:80", 10, 1, 2), END)).traffic
     assert made is not None
     assert (made.rps, made.errors_per_s, made.in_flight) == (40.0, 4.0, 2)
 
 
 def test_where_packets_show_all_requests_rates_are_theirs_and_connections_that_fail_are_the_balancers() -> None:
-    made = sample(times=(Line("10.0.0.1:80", 10, 1, 2, rt_p95_ms=8.0), END), complete=True)
+    made = sample(times=(SnifferLine("10.0.0.1:80", 10, 1, 2, rt_p95_ms=8.0), END), complete=True)
     assert made.traffic is not None
     assert (made.period_s, made.traffic.rps, made.traffic.in_flight, made.traffic.rt_p95_ms) == (0.25, 40.0, 2, 8.0)
     assert made.traffic.errors_per_s == COUNTED.errors_per_s, "refused connections are no exchanges"
 
 
-@pytest.mark.parametrize("times", [None, (Line("10.0.0.1:80", is_foreign=True), END)])
+@pytest.mark.parametrize("times", [None, (SnifferLine("10.0.0.1:80", is_foreign=True), END)])
 def test_a_server_of_whose_requests_nothing_is_known_has_no_traffic_and_not_zero(
-    times: tuple[Line, Line] | None,
+    times: tuple[SnifferLine, SnifferLine] | None,
 ) -> None:
     made = sample(Counted(0.2, None, None, None, None, 12), times, "" if times else DIRECT, complete=True)
     assert made.traffic is None
@@ -77,7 +81,7 @@ def test_without_packets_the_counters_give_the_mean_and_the_reason_stands_there(
 
 
 def test_answers_in_another_protocol_have_no_times() -> None:
-    made = sample(times=(Line("10.0.0.1:80", is_foreign=True), END))
+    made = sample(times=(SnifferLine("10.0.0.1:80", is_foreign=True), END))
     assert made.traffic is not None
     assert made.traffic.rt_mean_ms == 60.0
     assert made.absent["traffic.rt_p95_ms"] == OTHER_PROTOCOL

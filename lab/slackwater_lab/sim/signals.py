@@ -17,7 +17,7 @@ import numpy as np
 from slackwater.core.messages import VERSION, Canary, Cpu, Sample, Sched, Traffic
 from slackwater.detector.features.columns import Bools, Floats
 from slackwater.lbengine.view.counters import Counted
-from slackwater.lbengine.view.packets import Line
+from slackwater.lbengine.view.packets import SnifferLine
 from slackwater.lbengine.view.samples import Origin, sample_of
 
 POOL = "simulated"
@@ -98,7 +98,7 @@ def of_balancer(
     """The Sample of the same period by the balancer's view, from the times of the requests that ended in it."""
     counted = Counted(period_s, in_flight, len(answered_s) / period_s, 0.0, None)
     p50, p95, p99 = (1e3 * np.percentile(answered_s, (50, 95, 99))).tolist() if answered_s else (None, None, None)
-    times = Line(
+    times = SnifferLine(
         exchanges=len(answered_s),
         in_flight=in_flight,
         oldest_unanswered_ms=1e3 * oldest_unanswered_s,
@@ -108,4 +108,4 @@ def of_balancer(
         rt_p99_ms=p99,
     )
     origin = Origin(POOL, "simulated", 3 * period_s)
-    return sample_of(origin, name, name, seq, time_s, counted, (times, Line(period_s=period_s)), "")
+    return sample_of(origin, name, name, seq, time_s, counted, (times, SnifferLine(period_s=period_s)), "")
