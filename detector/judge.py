@@ -381,7 +381,7 @@ class Judge(SlotArrays):
             path=[silence(stale.for_s)],
             model=self.model.name,
             controller=self.controller,
-            source="balancer" if self._outside[slot] else "monitor",
+            source="balancer" if self.sources.outside[slot] else "monitor",
         )
 
 
