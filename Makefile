@@ -3,7 +3,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.build/bin:$(CURDIR)/.build/venv/bin:$(PATH)
 PYTHON_CODE := slackwater detector lbengine web lab tools tests fuzz packaging ansible/plugins/modules
 
-.PHONY: help setup setup-demo setup-arm64 demo test test-full lint clean docs docs-site
+.PHONY: help setup setup-demo setup-arm64 setup-guests demo test test-full lint clean docs docs-site
 .PHONY: bench-sniffer bench-sampling bench-monitor bench-lbengine bench-detector bench-web bench-controller
 .PHONY: recordings screenshots compare chaos protocols
 .PHONY: deb repo image clean-install test-rollout
@@ -19,6 +19,9 @@ setup-demo:  ## brings what `make demo` needs into .build/, and no more
 
 setup-arm64: setup  ## brings what packages for arm64 need besides into .build/, and builds the programs for it
 	@python3 tools/setup.py arm64
+
+setup-guests:  ## builds the kernel of the lab's guests (--hosts uml), once: 9 minutes of CPU; it is kept in ~/.cache/slackwater
+	@python3 tools/setup.py guests
 
 demo: setup-demo  ## the whole loop in four acts: calm, a noisy neighbour, and with Slackwater: balancer alone, monitors (DEMO_STAY=1 stays)
 	slackwater lab demo

@@ -2,13 +2,13 @@
 """Brings everything that Slackwater needs to run from a checkout into `.build/`, and nothing anywhere else.
 
 `demo` brings only what `make demo` runs, and quickly; `docs` what `make docs-site` runs; `arm64` what packages for
-arm64 need besides; `test` all else. Steps that do not need each other's results run at the same time. A step is skipped
-when its inputs have not changed.
+arm64 need besides; `guests` the kernel of the lab's guests; `test` all else. Steps that do not need each other's
+results run at the same time. A step is skipped when its inputs have not changed.
 
 Debian packages are downloaded with apt's own resolver on a private state and *unpacked*, never installed: no
 maintainer script runs, so no service of this machine is started, stopped or enabled, and no file outside the
-checkout changes (the package managers' own download caches in the home folder apart). That also works without
-root.
+checkout changes, but for caches in the home folder: the package managers' own, and the guests' kernel. That also
+works without root.
 
 Uses the standard library only, since it runs before anything is installed.
 """
@@ -34,6 +34,7 @@ if __name__ == "__main__":  # only this folder is there otherwise
 
 from tools import setup_arm64 as arm64  # noqa: E402
 from tools import setup_debian as debian  # noqa: E402
+from tools import setup_guests as guests  # noqa: E402
 from tools import setup_releases as releases  # noqa: E402
 from tools import setup_rust as rust  # noqa: E402
 from tools.setup_base import (  # noqa: E402
@@ -252,7 +253,14 @@ ARM64 = (
         after=("libraries for arm64",),
     ),
 )
-PARTS = {"demo": DEMO, "test": TEST, "docs": DOCS, "arm64": () if arm64.is_native() else ARM64}
+GUESTS = (Step("kernel of the guests", guests.inputs, guests.present, guests.kernel_run),)
+PARTS = {
+    "demo": DEMO,
+    "test": TEST,
+    "docs": DOCS,
+    "arm64": () if arm64.is_native() else ARM64,
+    "guests": GUESTS,
+}
 
 
 def to_do(part: str) -> list[Step]:

@@ -39,23 +39,24 @@ def write_json(result: dict[str, Any], place: str | None) -> bool:
 
 
 class HostsParam(click.ParamType[tuple[HostKind, int]]):
-    """How many hosts there are and of which kind: `5`, `vm`, `vm:2`, `cgroup:4`."""
+    """How many hosts there are and of which kind: `5`, `uml`, `vm:2`, `cgroup:4`."""
 
     name = "[KIND:]NUMBER"
-    kinds: tuple[HostKind, ...] = ("cgroup", "vm")
+    kinds: tuple[HostKind, ...] = ("cgroup", "uml", "vm")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[HostKind, int]:
         if isinstance(value, tuple):
             return value
         first, _, second = value.partition(":")
-        kind, number = (first, second or "3") if first in self.kinds else ("cgroup", value)
+        named = next((kind for kind in self.kinds if kind == first), None)
+        number = (second or "3") if named else value
         if not (number.isdecimal() and 2 <= int(number) <= MOST):
-            self.fail(f"`{value}`: expected 2 to {MOST}, `vm`, or both as in `vm:2`", param, ctx)
-        return ("vm" if kind == "vm" else "cgroup"), int(number)
+            self.fail(f"`{value}`: expected 2 to {MOST}, `uml` or `vm`, or both as in `uml:2`", param, ctx)
+        return named or "cgroup", int(number)
 
 
 HAPROXIES = ("haproxy", "haproxy-2.8", "haproxy-3", "haproxy-3.2", "haproxy-3.4")
-DEFAULT_QUOTA_CORES: dict[HostKind, float] = {"cgroup": 0.4, "vm": 0.45}
+DEFAULT_QUOTA_CORES: dict[HostKind, float] = {"cgroup": 0.4, "uml": 0.45, "vm": 0.45}
 
 
 def hosts_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +84,7 @@ def hosts_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=HostsParam(),
             default="3",
             show_default=True,
-            help="Number of hosts; vm: three virtual machines, vm:2: two.",
+            help="Number of hosts; uml: three virtual machines of User Mode Linux, uml:2: two; vm: of QEMU.",
         ),
         click.option(
             "--quota", type=click.FloatRange(0.05), help="Cores of each host  [default: 0.4; virtual machines: 0.45]"

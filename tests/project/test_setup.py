@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
-from tools import setup, setup_arm64, setup_base, setup_debian, setup_releases, systems
+from tools import setup, setup_arm64, setup_base, setup_debian, setup_guests, setup_releases, systems
 from tools.setup import Step
 
 
@@ -154,3 +154,43 @@ def test_arm64_is_brought_only_for_those_who_ask() -> None:
     planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "setup.py arm64" in planned
     assert "packaging/build.py --revision 1 --release trixie --architecture arm64" in planned
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's cache without the guests' kernel, and a checkout without a link to it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(setup_guests, "KERNEL", tmp_path / "build/uml/linux")
+    monkeypatch.setattr(setup_guests, "BUILD", tmp_path)
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_a_kernel_that_is_kept_is_not_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup_guests, "build", lambda _: pytest.fail("it was built again"))
+    kernel = setup_guests.kept()
+    kernel.parent.mkdir(parents=True)
+    kernel.write_bytes(b"kernel")
+    assert not setup_guests.present()
+    setup_guests.kernel_run()
+    assert setup_guests.present()
+    assert setup_guests.KERNEL.read_bytes() == b"kernel"
+    monkeypatch.setattr(setup_guests, "CLOCK", "/* another clock */")
+    assert not setup_guests.present(), "a kernel of other sources is another kernel"
+
+
+def test_a_kernel_s_source_with_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tmp_path / "linux-source.deb"
+    archive.write_bytes(b"something else")
+    monkeypatch.setattr(setup_guests, "run", lambda *_, **__: None)
+    monkeypatch.setattr(setup_guests, "downloaded", lambda *_: [archive])
+    monkeypatch.setattr(systems, "mirror", lambda: "http://mirror.test/debian")
+    with pytest.raises(setup_base.SetupError, match=rf"SHA-256 \w+; expected {setup_guests.SHA256}"):
+        setup_guests.source_package(tmp_path)
+
+
+def test_the_guests_kernel_is_built_only_for_those_who_ask() -> None:
+    asked = {step.name for step in setup.GUESTS}
+    assert not asked & {step.name for part in ("demo", "test") for step in setup.PARTS[part]}
+    for target in ("demo", "test"):
+        planned = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert "setup.py guests" not in planned

@@ -73,44 +73,20 @@ class GuestSilent(LabError):
     """A guest runs but did not print the expected text in time."""
 
 
-class Guest:
-    """A running guest. Its commands run in turn, whichever thread sends them."""
+class RunningGuest:
+    """A guest of any kind. Its commands run in turn, whichever thread sends them."""
 
-    def __init__(self, folder: Path, settings: GuestSettings, wrap: Sequence[str] = ()) -> None:
-        """Boots it; `wait_ready` must follow. `folder`: for its log and what it boots from.
+    log: Path
+    """What its kernel printed."""
+    process: subprocess.Popen[bytes]
+    """The guest's own, whose end is the guest's."""
 
-        `wrap`: the words before its programs' own that place them in a cgroup.
-        """
-        self.log = folder / "log"
+    def __init__(self, log: Path, commands: socket.socket) -> None:
+        """`commands`: this end of its port for commands."""
+        self.log = log
+        self._commands = commands
         self._read = bytearray()
         self._one_at_a_time = threading.Lock()
-        initrd, listens_at = folder / "initrd", folder / "virtiofs"
-        drivers = qemu.modules(*DRIVERS, *settings.drivers)
-        initrd.write_bytes(qemu.archive(qemu.root_files(settings.init, drivers)))
-        self._commands, guest_end = socket.socketpair()
-        memory = f"memory-backend-memfd,id=memory,size={settings.memory_mib}M,share=on"
-        more = [
-            *("-object", memory, "-numa", "node,memdev=memory"),
-            *("-chardev", f"file,id=log,path={self.log},append=on", "-serial", "chardev:log"),
-            *("-chardev", f"socket,id=files,path={listens_at}"),
-            *("-device", "vhost-user-fs-pci,chardev=files,tag=host,queue-size=1024"),
-            *("-chardev", f"socket,id=commands,fd={guest_end.fileno()}", "-device", "virtio-serial-pci"),
-            *("-device", "virtserialport,chardev=commands", *settings.devices),
-        ]
-        argv = qemu.command(
-            initrd,
-            more,
-            line=f"loglevel=7 {settings.line}",
-            cpu=settings.cpu,
-            cpus=settings.cpus,
-            memory_mib=settings.memory_mib,
-            accelerators=settings.accelerators,
-        )
-        with self.log.open("ab") as log, socket.socket(socket.AF_UNIX) as listener, guest_end:
-            listener.bind(str(listens_at))
-            listener.listen(1)
-            self._virtiofsd = _serve_files(listener, log.fileno(), wrap)
-            self.process = qemu.start([*wrap, *argv], stdout=log, stderr=log, pass_fds=[guest_end.fileno()])
 
     def wait_ready(self, within_s: float = READY_WITHIN_S) -> None:
         """Until it takes commands. Raises LabError, with its last words, where it ends, GuestSilent where it takes too
@@ -152,12 +128,7 @@ class Guest:
     def stop(self, wait_s: float = 15.0) -> None:
         """Powers it off; kills it if that takes long."""
         self._commands.close()
-        for process in (self.process, self._virtiofsd):  # The second ends when the first is gone.
-            try:
-                process.wait(wait_s)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end(self.process, wait_s)
 
     def _until(self, mark: bytes, within_s: float) -> bytes:
         """The guest's output on its port before `mark`. Raises LabError."""
@@ -179,6 +150,57 @@ class Guest:
         """An error text with the end of the guest's output and log."""
         log = qemu.last_lines(self.log.read_text(errors="replace"))
         return f"the guest {event}, but {bytes(self._read[-2000:])!r}; the end of its log:\n{log}"
+
+
+class Guest(RunningGuest):
+    """A guest of QEMU."""
+
+    def __init__(self, folder: Path, settings: GuestSettings, wrap: Sequence[str] = ()) -> None:
+        """Boots it; `wait_ready` must follow. `folder`: for its log and what it boots from.
+
+        `wrap`: the words before its programs' own that place them in a cgroup.
+        """
+        commands, guest_end = socket.socketpair()
+        super().__init__(folder / "log", commands)
+        initrd, listens_at = folder / "initrd", folder / "virtiofs"
+        drivers = qemu.modules(*DRIVERS, *settings.drivers)
+        initrd.write_bytes(qemu.archive(qemu.root_files(settings.init, drivers)))
+        memory = f"memory-backend-memfd,id=memory,size={settings.memory_mib}M,share=on"
+        more = [
+            *("-object", memory, "-numa", "node,memdev=memory"),
+            *("-chardev", f"file,id=log,path={self.log},append=on", "-serial", "chardev:log"),
+            *("-chardev", f"socket,id=files,path={listens_at}"),
+            *("-device", "vhost-user-fs-pci,chardev=files,tag=host,queue-size=1024"),
+            *("-chardev", f"socket,id=commands,fd={guest_end.fileno()}", "-device", "virtio-serial-pci"),
+            *("-device", "virtserialport,chardev=commands", *settings.devices),
+        ]
+        argv = qemu.command(
+            initrd,
+            more,
+            line=f"loglevel=7 {settings.line}",
+            cpu=settings.cpu,
+            cpus=settings.cpus,
+            memory_mib=settings.memory_mib,
+            accelerators=settings.accelerators,
+        )
+        with self.log.open("ab") as log, socket.socket(socket.AF_UNIX) as listener, guest_end:
+            listener.bind(str(listens_at))
+            listener.listen(1)
+            self._virtiofsd = _serve_files(listener, log.fileno(), wrap)
+            self.process = qemu.start([*wrap, *argv], stdout=log, stderr=log, pass_fds=[guest_end.fileno()])
+
+    def stop(self, wait_s: float = 15.0) -> None:
+        super().stop(wait_s)
+        end(self._virtiofsd, wait_s)  # By itself, since the guest is gone.
+
+
+def end(process: subprocess.Popen[bytes], wait_s: float) -> None:
+    """Waits for a program that is about to end; kills it if that takes long."""
+    try:
+        process.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _serve_files(listener: socket.socket, log: int, wrap: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -35,7 +35,15 @@ from slackwater_lab.cluster.hosts import (
     make_network,
 )
 from slackwater_lab.cluster.load import Demand, Load
-from slackwater_lab.cluster.machines import CgroupMachine, GuestProgram, HostKind, Machine, VirtualMachine
+from slackwater_lab.cluster.machines import (
+    CgroupMachine,
+    GuestProgram,
+    HostKind,
+    Machine,
+    VirtualMachine,
+    boot_in_qemu,
+    boot_user_mode_linux,
+)
 from slackwater_lab.cluster.paths import LAB_DIR, LabError, program
 from slackwater_lab.cluster.signal_handlers import ended_by_signals, undisturbed
 from slackwater_lab.cluster.spawn import Running, call, compiled, placed, wait_until
@@ -73,7 +81,7 @@ class LabSettings:
     mpm: str = "event"
     """How Apache works on requests: a word of `slackwater_lab.cluster.webserver.MPMS`."""
     kind: HostKind = "cgroup"
-    """`vm`: each host is a virtual machine with a kernel of its own."""
+    """`uml`, `vm`: each host is a virtual machine with a kernel of its own, in User Mode Linux or QEMU."""
     hides_steal: bool = True
     """A virtual machine does not see the time that it waits for a CPU, as under VMware, Hyper-V, or without KVM."""
     period_s: float = PERIOD_S
@@ -95,6 +103,8 @@ class Lab:
             raise LabError(f"no application `{settings.app}`; there are: {', '.join(APPLICATIONS)}")
         if settings.mpm not in MPMS:
             raise LabError(f"no MPM `{settings.mpm}` in the lab; there are: {', '.join(MPMS)}")
+        if settings.kind == "uml" and not settings.hides_steal:
+            raise LabError("guests of User Mode Linux are never told of steal: expected `--steal hidden`")
         if not 0.001 <= settings.period_s <= 1:
             raise LabError(f"a period of {settings.period_s:g} s: expected 1 ms to 1 s, as the kernel does")
         if not 2 <= settings.hosts <= MOST:
@@ -140,7 +150,7 @@ class Lab:
         self.progress(f"lab: {len(self.hosts)} hosts of {self.settings.quota_cores:g} core, {self.app.name}")
         self._maker = compiled("noise", LAB_DIR)
         make_cgroups(self.hosts, self.cgroups)
-        if self.settings.kind == "vm":
+        if self.settings.kind != "cgroup":
             self._build_virtual_machines()
         else:
             make_network(self.hosts, join_network)
@@ -167,15 +177,19 @@ class Lab:
     def _build_virtual_machines(self) -> None:
         """They boot while their files are laid out, all at a time."""
         make_network(self.hosts, join_with_tap)
-        tsc_khz = int(call([compiled("tsc", LAB_DIR)]))
-        booting = [VirtualMachine(host, self.cgroups, self.settings.hides_steal, tsc_khz) for host in self.hosts]
-        for machine in booting:
-            self.machines[machine.host.name] = machine
+        tsc_khz = 0 if self.settings.kind == "uml" else int(call([compiled("tsc", LAB_DIR)]))
+        booting: list[VirtualMachine] = []
+        for host in self.hosts:
+            if self.settings.kind == "uml":
+                booting.append(boot_user_mode_linux(host, self.cgroups))
+            else:
+                booting.append(boot_in_qemu(host, self.cgroups, self.settings.hides_steal, tsc_khz))
+            self.machines[host.name] = booting[-1]
         for host in self.hosts:
             self._lay_out(host)
         for machine in booting:
             machine.wait_ready()
-        self.progress(f"lab: virtual machines are up ({booting[0].accelerator})")
+        self.progress(f"lab: virtual machines are up ({booting[0].hypervisor})")
 
     def _lay_out(self, host: Host) -> None:
         root = self.app.lay_out(host)
@@ -305,13 +319,13 @@ class Lab:
         if not isinstance(first, VirtualMachine):
             return "none: cgroups of this machine's kernel"
         steal = "hidden" if self.settings.hides_steal else "added by the lab" if self.needs_steal_shim else "reported"
-        return f"QEMU, {first.accelerator}, steal {steal}"
+        return f"{first.hypervisor}, steal {steal}"
 
     @property
     def needs_steal_shim(self) -> bool:
         """Whether steal is to be seen, by guests of a hypervisor that reports none."""
         first = self.machines[self.hosts[0].name]
-        return isinstance(first, VirtualMachine) and not self.settings.hides_steal and first.accelerator == "tcg"
+        return isinstance(first, VirtualMachine) and not self.settings.hides_steal and first.is_emulated
 
     def vm_cpu_s(self) -> float:
         """CPU seconds that the guests used so far, all together."""

@@ -29,7 +29,7 @@ VM_LOAD = 0.4
 
 def default_demand(settings: LabSettings) -> tuple[float | None, float | None]:
     """The load unless said otherwise: requests per second, or a share of the measured capacity."""
-    return (None, VM_LOAD) if settings.kind == "vm" else (APPLICATIONS[settings.app].rate_rps, None)
+    return (None, VM_LOAD) if settings.kind != "cgroup" else (APPLICATIONS[settings.app].rate_rps, None)
 
 
 def served_rps(lab: Lab) -> float:
@@ -46,7 +46,7 @@ def capacity_rps(lab: Lab) -> float:
     From the CPU time that a request takes in calm; of virtual machines, which use CPU time for more than requests, from
     what they answer in a closed loop.
     """
-    if lab.settings.kind == "vm":
+    if lab.settings.kind != "cgroup":
         return served_rps(lab)
     demand = Demand(rate_rps=lab.app.rate_rps / 2)
     lab.load(demand, SETTLE_S).finish()
