@@ -69,6 +69,9 @@ def test_the_page_has_the_table_without_a_script(client: FlaskClient, journal: J
     assert page.fields["weight"] == ["0 / 100", "100 / 100"]
     assert page.fields["p95"] == ["44 ms", "62 ms", "4.5 ms"], "of the users, then of the servers"
     assert page.fields["cpu"] == ["40 %", "40 %"]
+    assert len(page.fields["p50"]) == 2
+    assert len(page.fields["p99"]) == 3, "of the users, then of the servers"
+    assert answer.text.count(" data-cpu>") == 2, "a pool without it has no column for it"
     assert page.fields["what"] == ["weight of web1: 100 → 0"]
     slowed = "a noisy neighbour slows it"
     assert page.fields["why"] == [f"{slowed}, so it gets weight 0 instead of 100", ""]
@@ -198,7 +201,7 @@ def test_the_api_gives_the_view(client: FlaskClient, journal: Journal) -> None:
     assert pool["rows"][0] == {
         "node": "web1", "server": "web1", "condition": "up", "state": "interference", "since_unix_s": T0 - 42,
         "weight": 0, "baseline": 100, "wanted": 0, "rps": 80.0, "share": 0.5, "share_wanted": 0.0,
-        "rt_p95_ms": 62.0, "rt_p99_ms": None, "cpu": 0.4, "resource": None, "retuned": [],
+        "rt_p50_ms": 2.0, "rt_p95_ms": 62.0, "rt_p99_ms": None, "cpu": 0.4, "resource": None, "retuned": [],
         "governed": [], "why": "interference: run delay 14x", "in_flight": None, "queue": None, "errors_per_s": None,
         "failed_share": None, "peers_failed_share": None, "rt_p95_now_ms": None, "rt_p95_usual_ms": None,
         "as_in_calm": [], "decided": True, "summary": "a noisy neighbour slows it, so it gets weight 0 instead of 100",

@@ -54,7 +54,11 @@ class ShownRow(msgspec.Struct):
     """Requests per second that failed."""
     fails: bool
     """Well more than its peers."""
+    p50: str
     p95: str
+    p99: str
+    has_cpu: bool
+    """Its CPU is measured, which only a monitor does."""
     cpu: str
     cpu_share: float
     why: str
@@ -237,7 +241,10 @@ def _row(row: Row, view: PoolStatus, now_unix_s: float) -> ShownRow:
         rps=number(row.rps),
         errors="0" if row.errors_per_s == 0.0 else number(row.errors_per_s),
         fails=row.peers_failed_share is not None,
+        p50=milliseconds(row.rt_p50_ms),
         p95=milliseconds(row.rt_p95_ms),
+        p99=milliseconds(row.rt_p99_ms),
+        has_cpu=row.cpu is not None,
         cpu=percent(row.cpu),
         cpu_share=min(1.0, row.cpu or 0.0),
         why=row.summary,

@@ -34,6 +34,7 @@ function fill(root, item) {
   for (const element of root.querySelectorAll("[data-time]")) setTime(element, item[element.dataset.time]);
   if (item.state) root.dataset.state = item.state;
   root.toggleAttribute("data-fails", Boolean(item.fails));
+  root.toggleAttribute("data-cpu", Boolean(item.has_cpu));
 }
 
 // Only the pool's own fields, not those of the rows in its lists.
