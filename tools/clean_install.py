@@ -76,11 +76,11 @@ class Story:
 
     def init(self) -> str:
         """Settings beside the running HAProxy, and the controller started as its unit starts it."""
-        found = json.loads(self.root.run("slackwater", "init", "--json").stdout)
+        result = json.loads(self.root.run("slackwater", "init", "--json").stdout)
         self.site.start_controller()
-        assert found["written"], found
-        assert not found["missing"], found
-        return f"{len(found['pools'][0]['nodes'])} servers found; {found['access']}"
+        assert result["written"], result
+        assert not result["missing"], result
+        return f"{len(result['pools'][0]['nodes'])} servers found; {result['access']}"
 
     def alone(self) -> str:
         """Each server's rate, errors and percentiles, with nothing on the web servers."""
@@ -93,8 +93,8 @@ class Story:
     def monitors(self) -> str:
         """The node's package, and the bus with a user for each web server."""
         self._apt("install", NODE)
-        found = json.loads(self.root.run("slackwater", "monitors", "--listen", BUS, "--json").stdout)
-        return f"commands for {len(found['nodes'])} web servers"
+        result = json.loads(self.root.run("slackwater", "monitors", "--listen", BUS, "--json").stdout)
+        return f"commands for {len(result['nodes'])} web servers"
 
     def observe(self) -> str:
         """A neighbour beside a server: an episode, and no weight is changed."""
@@ -103,9 +103,9 @@ class Story:
         self.site.noise("host1")
         weights = self.site.weights()
         assert set((weights or {}).values()) == {BASELINE}, weights
-        told = self.site.would_have_set("host1")
+        weight = self.site.would_have_set("host1")
         self.site.calm()
-        return f"an episode of host1; its weight would have been {told}"
+        return f"an episode of host1; its weight would have been {weight}"
 
     def act(self) -> str:
         """The same in act mode: the weight is lowered, and comes back."""
@@ -168,8 +168,8 @@ def tell(release: str, architecture: str, packages: Path) -> Iterator[Step]:
         key, captures = signing_key(Path(folder, "gnupg")), architecture == own_architecture()
         for step in Story(site, release, packages, key, captures=captures).steps():
             began_s = time.monotonic()
-            found = step()
-            yield Step(step.__name__, round(time.monotonic() - began_s, 1), found)
+            outcome = step()
+            yield Step(step.__name__, round(time.monotonic() - began_s, 1), outcome)
 
 
 @contextmanager

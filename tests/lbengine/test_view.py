@@ -84,9 +84,9 @@ def test_while_the_balancer_is_silent_nothing_is_said_and_then_it_goes_on(
             await watched.a_look()
             with stopped(running.pid()):
                 await watched.until(lambda: "did not answer" in caplog.text, "a word about it")
-                said = len(watched.samples)
+                count = len(watched.samples)
                 await asyncio.sleep(0.3)
-                assert len(watched.samples) == said
+                assert len(watched.samples) == count
             await watched.a_look()
         assert caplog.text.count("did not answer") == 1
         assert "answers again" in caplog.text

@@ -27,12 +27,12 @@ def test_tests_that_belong_together_are_run_by_one_process(tmp_path: Path) -> No
         machine = n % 2 == 0
         text = TESTS.format(marks="@pytest.mark.lab" if machine else "", kind="machine" if machine else f"file{n}")
         (tmp_path / f"test_{n}.py").write_text(text)
-    told = tmp_path / "told"
+    record = tmp_path / "told"
     command = [sys.executable, "-m", "pytest", "--numprocesses=2", "--dist=loadgroup", "-p", "no:cacheprovider"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment |= {"PYTHONPATH": str(ROOT), "TOLD": str(told)}
+    environment |= {"PYTHONPATH": str(ROOT), "TOLD": str(record)}
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, stdout=subprocess.DEVNULL)
-    lines = told.read_text().splitlines()
+    lines = record.read_text().splitlines()
     assert len(lines) == 24
     kinds = ("machine", "file1", "file3", "file5")
     by_kind = {kind: {line for line in lines if line.startswith(kind)} for kind in kinds}
