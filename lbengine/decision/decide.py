@@ -258,16 +258,15 @@ def _requests(state: PoolState, servers: _Servers, name: str, verdict: Verdict) 
     present |= {other: state.positions[other].weight for other in servers.movable}
     usual = {**present, **servers.movable}
     others, others_usual = (sum(weights.values()) - weights[name] for weights in (present, usual))
-    baseline, weight, trial = servers.movable[name], present[name], state.positions[name].trial
-    few = max(math.ceil(guard.least_weight(baseline) * others / max(others_usual, 1)), 1)
-    total_rps = state.rates.total_rps or 0.0
+    baseline, before, total_rps = servers.movable[name], state.positions[name], state.rates.total_rps or 0.0
+    ratio = guard.least_weight(baseline) / max(others_usual, 1)
     if total_rps > LEAST_RPS:
-        few = max(few, math.ceil(others * LEAST_RPS / (total_rps - LEAST_RPS)))
-    few = min(max(few, 2 * (weight if trial is None or trial.stage == "over" else trial.before)), baseline)
-    rps = total_rps * few / max(others + few, 1)
-    few_s = min(max(FEW_REQUESTS / max(rps, 1e-9), FEW_LEAST_S), FEW_MOST_S)
+        ratio = max(ratio, LEAST_RPS / (total_rps - LEAST_RPS))
+    kept = before.trial.before if before.trial is not None and before.is_tried else before.weight
+    few = min(max(math.ceil(ratio * others), 2 * kept, 1), baseline)
+    few_s = FEW_REQUESTS / max(total_rps * few / (others + few), 1e-9)
     answered = verdict.rps != 0.0 or bool((state.rates.served or {}).get(name))
-    return Requests(_probability(verdict), answered, few, few_s, others)
+    return Requests(_probability(verdict), answered, few, min(max(few_s, FEW_LEAST_S), FEW_MOST_S), others)
 
 
 def _back(

@@ -15,7 +15,6 @@ long episode. So there is no limit to the number of trials.
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -132,34 +131,31 @@ def tried(
 ) -> Position:
     """The position, in the next stage of its trial, or in its next trial if that is due.
 
-    `blind`: whether `Position.blind_s` applies now. `after_s`: a trial begins no sooner after
-    the begin of that time, or after the trial before.
+    `blind`: whether `Position.blind_s` applies now. `after_s`: no trial begins sooner after the begin of that time.
     """
     trial = position.trial
     if trial is None or trial.stage == "over":
         if not blind or position.weight >= baseline:
             return dataclasses.replace(position, blind_s=None)
-        blind_s = now_s if position.blind_s is None else position.blind_s
+        since_s = now_s if position.blind_s is None else position.blind_s
         cost_s = 0.0 if trial is None else trial.cost_s
-        if now_s - blind_s < min(max(after_s, cost_s / COST_SHARE), MOST_APART_S):
-            return dataclasses.replace(position, blind_s=blind_s)
+        if now_s - since_s < min(max(after_s, cost_s / COST_SHARE), MOST_APART_S):
+            return dataclasses.replace(position, blind_s=since_s)
         begun = Trial("few", now_s, position.weight, requests.probability)
         return moved(dataclasses.replace(position, blind_s=None, trial=begun), requests.few, now_s)
     # Time alone lowers the probability, so where it rose the requests of this stage are slow.
     slow = requests.probability >= 1.0 - DOUBT and requests.probability > trial.probability
     fast = requests.answered and requests.probability <= DOUBT
     lasted_s = now_s - trial.since_s
-    least_s, most_s = {"few": (LOOKS_S, requests.few_s), "judged": (0.0, DECIDE_S), "all": (math.inf, math.inf)}[
-        trial.stage
-    ]
-    if not slow and lasted_s < (least_s if fast else most_s):
+    fast_s, doubt_s = (LOOKS_S, requests.few_s) if trial.stage == "few" else (0.0, DECIDE_S)
+    if not slow and (trial.stage == "all" or lasted_s < (fast_s if fast else doubt_s)):
         return position
     stage: Stage = "over" if slow else "all" if fast else "judged" if trial.stage == "few" else "over"
-    share = requests.share(position.weight) - requests.share(trial.before)
-    after = Trial(stage, now_s, trial.before, requests.probability, trial.cost_s + max(share, 0.0) * lasted_s)
+    share = max(requests.share(position.weight) - requests.share(trial.before), 0.0)
+    after = Trial(stage, now_s, trial.before, requests.probability, trial.cost_s + share * lasted_s)
+    blind_s = trial.since_s if trial.stage == "judged" else None
     weight = baseline if stage == "all" else max(trial.before, position.least)
-    since_s = trial.since_s if trial.stage == "judged" else None
-    return moved(dataclasses.replace(position, trial=after, blind_s=since_s), weight, now_s)
+    return moved(dataclasses.replace(position, trial=after, blind_s=blind_s), weight, now_s)
 
 
 def silent(position: Position, baseline: int, now_s: float) -> Position:
