@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from slackwater.core.journal import series
-from slackwater.core.journal.journal import Journal
+from slackwater.core.journal.journal import Journal, StateSpan
 from slackwater.core.messages import Change, EpisodeMark, Resource, State
 from slackwater.views.change_lines import change_lines
 from slackwater.views.row import listed
@@ -147,18 +147,26 @@ def episode_of(
 def episodes(journal: Journal, pool: str, since_unix_s: float, *, oldest: bool = False) -> list[Episode]:
     """The episodes of a pool that went on since then, the oldest first, without their Changes. Of very many the newest,
     or the oldest, as `Journal.states` has them."""
-    following: dict[str, float] = {}
+    later: dict[str, list[StateSpan]] = {}
+    """Node -> its states that began later, the newest first."""
     parts = []
     spans = journal.states(pool, since_unix_s, oldest=oldest)
     is_cut = oldest and len(spans) == series.MOST_STATES
     marked = marks(journal, pool, spans[0].since_unix_s) if spans else {}
     for span in reversed(spans):
-        ended = following.get(span.node, span.last_unix_s if is_cut else None)
-        following[span.node] = span.since_unix_s
+        following = later.setdefault(span.node, [])
         if span.state in SLOW:
+            # A node that was silent for a while may still be in its episode when it is heard of again.
+            ends = (after for after in reversed(following) if after.state != "unknown" or not _outlasts(span, after))
+            ended = next((after.since_unix_s for after in ends), span.last_unix_s if is_cut else None)
             fields = (span.node, span.state, span.since_unix_s, ended, span.severity, span.path, span.resource)
             parts.append(EpisodePart(*fields))
+        following.append(span)
     return [_episode(pool, group, marked) for group in together(reversed(parts))]
+
+
+def _outlasts(span: StateSpan, after: StateSpan) -> bool:
+    return span.last_unix_s > after.last_unix_s
 
 
 def note_unseen(journal: Journal, pool: str, listed: Iterable[Episode], now_unix_s: float) -> None:

@@ -111,6 +111,25 @@ def test_an_episode_that_goes_on_has_no_end(tmp_path: Path) -> None:
     assert "would have been: weight of web1: 100 → 0" in as_text(episode)
 
 
+def test_a_time_of_silence_ends_no_episode_that_went_on_after_it(tmp_path: Path) -> None:
+    journal = Journal.open(journal_path(tmp_path))
+    journal.record(verdict("interference", -60.0, -40.0), verdict("unknown", -40.0, -35.0))
+    assert story_of(journal).until_unix_s == pytest.approx(NOW - 40.0), "until it is heard of again"
+    journal.record(verdict("interference", -60.0, -30.0))
+    assert story_of(journal).until_unix_s is None
+    journal.record(verdict("calm", -20.0, -1.0))
+    assert story_of(journal).until_unix_s == pytest.approx(NOW - 20.0)
+
+
+def test_a_monitor_that_joins_a_slow_server_goes_on_with_its_episode(tmp_path: Path) -> None:
+    journal = Journal.open(journal_path(tmp_path))
+    journal.record(verdict("slow", -60.0, -40.0), verdict("interference", -40.0, -30.0), verdict("calm", -20.0, -1.0))
+    episode = story_of(journal)
+    assert episode.since_unix_s == pytest.approx(NOW - 60.0)
+    assert episode.until_unix_s == pytest.approx(NOW - 20.0)
+    assert [part.state for part in episode.parts] == ["slow", "interference"]
+
+
 def test_without_an_episode_there_is_no_story(journal: Journal) -> None:
     assert episode_of(journal, "web", "web9", {}, NOW) is None
 
