@@ -33,6 +33,7 @@ NOTHING = "no signal is beyond what is usual"
 NOT_VISIBLE = "the cause is not visible from the balancer"
 RETURNED = "it came back after a time without answers, so its response times say nothing yet"
 TAIL_ALONE = "only a few requests are slower than in calm: a client or a route may be slow, and not the server"
+UNANSWERED = "nothing was answered for {:.0f} s, while requests waited or were refused"
 OWN, LENT = "its calm baseline", "its peers' calm baseline"
 SIGN_WORDS = (*SIGNS, *SIGNAL_WORDS)
 SHOWN_SHARE = 0.05
@@ -76,7 +77,8 @@ class Explainer:
         elif looks == ALL_SLOW:
             path = [_describe(FELT, frame, np.array([row]))[0], _shared_cause(outcome.pool, row)]
         elif looks == INTERFERENCE and frame.outside[row]:
-            path = [*path, NOT_VISIBLE]
+            waited_s = float(frame.unanswered_s[row])
+            path = [*([UNANSWERED.format(waited_s)] if waited_s else []), *path, NOT_VISIBLE]
         reason = episode_reason(outcome.steps, row)
         if looks == state and int(outcome.steps.event[row]) in (TickEffect.BEGAN, TickEffect.GOES_ON):
             self._last_shown[slot] = path

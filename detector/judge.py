@@ -247,7 +247,7 @@ class Judge(SlotArrays):
         renamed = self.sources.rename(slots, frame.outside, outcome.pool.looks == INTERFERENCE)
         outcome = self.rules.rename(outcome, slots, neighbour & renamed & ~outcome.steps.began, table.time_unix_s)
         self._in_episode[slots] = neighbour
-        self.windows.returns.end(slots[neighbour])
+        self.windows.note_episodes(slots, neighbour)
         calm = self._learn(now_s, frame, outcome, table)
         estimates = self.estimator.update(frame, table.columns, calm, neighbour)
         if frame.outside.any():
@@ -284,8 +284,9 @@ class Judge(SlotArrays):
             calm = np.where((state == ALL_SLOW) | (state == OVERLOAD), long, looks_calm)
             # The first baseline decides what is normal, so no row that stands out among the peers goes into it.
             calm &= ~(frame.borrowed & outcome.stands_out)
-        # A server without a monitor that just came back answers what waited for it.
-        calm &= ~(frame.outside & frame.replaced)
+        # A server without a monitor that just came back answers what waited for it. One with a slow client is calm, but
+        # what its users feel then is none of its calm.
+        calm &= ~(frame.outside & frame.replaced) & ~(frame.tail_alone & frame.users_wait)
         fit = calm & ~np.isnan(frame.values).all(axis=1)
         self.features.baselines.learn(frame.slots[fit], frame.bins[fit], frame.values[fit])
         outside = calm & frame.outside

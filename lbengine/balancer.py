@@ -50,6 +50,9 @@ class Server:
     errors: int = 0
     """Number of requests that failed here since the balancer started: failed connections, cut off responses, responses
     of status 500 and above, and requests that were sent again, here or to another server."""
+    unanswered: int = 0
+    """Number of `requests` that ended without an answer since the balancer started: refused connections, and tries
+    after which the request was sent again. Responses that were reset or cut off are not among them."""
     agent_check: bool = False
     """An agent on the server sets its weight too."""
     srv_record: bool = False

@@ -83,10 +83,9 @@ class Rules(SlotArrays):
         `fresh`, `in_episode`: (slots,) whether a node is heard of, and whether it is in an episode.
         """
         answers = self.model.judge(frame)
-        # A single connection with slow requests begins no episode.
-        few = frame.tail_alone & ~in_episode[frame.slots]
-        if few.any():
-            answers = dataclasses.replace(answers, says=np.where(few, answers.quiet, answers.says))
+        # A single client with slow requests begins no episode, and keeps none going.
+        if frame.tail_alone.any():
+            answers = dataclasses.replace(answers, says=np.where(frame.tail_alone, answers.quiet, answers.says))
         pool = self._correlator.classify(frame, answers.says > 0.0, fresh, in_episode)
         # Looks of overload, or of a pool that is slow together, are believed after two Samples.
         by_tree: Bools = (pool.looks == INTERFERENCE) | (pool.looks == CALM)

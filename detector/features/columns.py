@@ -53,7 +53,13 @@ SECTIONS: dict[str, tuple[msgspec.Struct, tuple[str, ...]]] = {
         Canary(),
         ("llc_cycles_per_load", "alu_cycles_per_op", "slow_share", "wall_cpu_ratio", "late_ms"),
     ),
-    "traffic": (Traffic(), ("rps", "rps_error", "rt_mean_ms", "rt_p50_ms", "rt_p95_ms", "in_flight")),
+    "traffic": (
+        Traffic(),
+        (
+            *("rps", "rps_error", "rt_mean_ms", "rt_p50_ms", "rt_p95_ms", "in_flight"),
+            *("oldest_unanswered_ms", "errors_per_s"),
+        ),
+    ),
     "gaps": (Gaps(), ("moments", "lost_share", "queued_share")),
     "memory": (Memory(), ("major_faults_per_s",)),
     "disk": (Disk(device=""), ("busy", "wait_ms")),

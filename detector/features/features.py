@@ -17,6 +17,7 @@ from slackwater.detector.features.baseline import Baselines, Reference, bins_of
 from slackwater.detector.features.columns import Bools, Floats, Ints
 from slackwater.detector.features.history import SampleRows, in_cgroup
 from slackwater.detector.features.signals import FLOORS, INDEX, QUEUES, RESPONDS, RESPONSES, SCALES, SIGNALS, Group
+from slackwater.detector.features.single_client import SingleClients
 from slackwater.detector.slot_arrays import SlotArrays
 
 MIN_SPREAD = 0.1
@@ -39,10 +40,6 @@ UNKNOWN_OWN = 1.5
 """Without any baseline only the peers' present values are there to compare with. A node that stands out among them
 counts this much less."""
 MOST_EXCESS = 1000.0
-HALF_SLOWER = 1.1
-FEW_SLOW = 2.5
-"""Without a monitor a server counts as slow only where the median of its response times is at least `HALF_SLOWER` times
-calm's, or a Sample has at least `FEW_SLOW` slow requests. Fewer may come from a single connection, of one client."""
 _CORE: Bools = np.array([signal.group == "core" for signal in SIGNALS])
 CAUSES: tuple[Group, ...] = ("run queue", "core", "cost", "disk", "memory", "network")
 """The groups of signals that can explain why users wait."""
@@ -59,6 +56,7 @@ _OF_CAUSE: tuple[Ints, ...] = tuple(
 )
 _RATIO = INDEX["canary_ratio"]
 _MEDIAN, _P95, _MEAN = INDEX["rt_p50"], INDEX["rt_p95"], INDEX["rt_mean"]
+_PERIOD, _IN_FLIGHT = INDEX["period"], INDEX["in_flight"]
 _CGROUPS_ONLY: Ints = np.flatnonzero([signal.cgroups_only for signal in SIGNALS])
 _INSTEAD = [(INDEX[signal.key], INDEX[signal.instead_of]) for signal in SIGNALS if signal.instead_of]
 _LOG_SCALE: Floats = np.log(SCALES)
@@ -90,6 +88,8 @@ class Frame(SampleRows):
     """(M,) CPU share that the node's requests cost in calm; of a server without a monitor its load."""
     peers_demand: Floats
     """(M,) median of the peers' demand."""
+    tail_alone: Bools
+    """(M,) whether a single client can be why a server without a monitor looks slow (`features.single_client`)."""
 
     @cached_property
     def causes(self) -> tuple[Ints, Floats]:
@@ -134,17 +134,6 @@ class Frame(SampleRows):
         with np.errstate(invalid="ignore"):
             return np.asarray(self.slower >= SCALES[self.columns_of(FELT)])
 
-    @cached_property
-    def tail_alone(self) -> Bools:
-        """(M,) whether only a few requests of a server without a monitor are slower than in calm.
-
-        What the mean adds to calm's is counted in requests that take as long as the p95.
-        """
-        with np.errstate(invalid="ignore", divide="ignore"):
-            added_ms = self.values[:, _MEAN] * (1.0 - 1.0 / self.own[:, _MEAN])
-            slow = self.answers * added_ms / self.values[:, _P95]
-            return np.asarray(self.outside & (self.own[:, _MEDIAN] < HALF_SLOWER) & (slow < FEW_SLOW))
-
     def columns_of(self, feature: str) -> Ints:
         """(M,) column of the signal that the feature has in each row."""
         if feature == FELT:
@@ -164,9 +153,13 @@ class Features(SlotArrays):
 
     def __init__(self) -> None:
         self.baselines = Baselines()
+        self._clients = SingleClients()
         columns = 2 * len(SIGNALS) + 1
         super().__init__(
-            self.baselines, _recent=np.full((PEER_TICKS, columns), np.nan), _levels=np.full(columns, np.nan), _at=0
+            *(self.baselines, self._clients),
+            _recent=np.full((PEER_TICKS, columns), np.nan),
+            _levels=np.full(columns, np.nan),
+            _at=0,
         )
 
     def compute(self, rows: SampleRows, fresh: Bools, in_episode: Bools) -> Frame:
@@ -227,7 +220,30 @@ class Features(SlotArrays):
             bins=bins,
             demand=demand,
             peers_demand=peers_demand,
+            tail_alone=self._tail_alone(rows, own, in_episode),
         )
+
+    def _tail_alone(self, rows: SampleRows, own: Floats, in_episode: Bools) -> Bools:
+        """`Frame.tail_alone`."""
+        outside = np.flatnonzero(rows.outside)
+        tail_alone: Bools = np.zeros(len(rows.slots), dtype=bool)
+        if len(outside):
+            slots, values, own = rows.slots[outside], rows.values[outside], own[outside]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                tail_alone[outside] = self._clients.update(
+                    slots,
+                    values[:, _PERIOD] / 1000.0,
+                    answers=rows.answers[outside],
+                    mean_ms=values[:, _MEAN],
+                    p95_ms=values[:, _P95],
+                    own_mean=own[:, _MEAN],
+                    own_p95=own[:, _P95],
+                    own_median=own[:, _MEDIAN],
+                    in_flight=values[:, _IN_FLIGHT],
+                    in_episode=in_episode[slots],
+                )
+            tail_alone &= rows.unanswered_s <= 0.0
+        return tail_alone
 
     def _reference(self, slots: Ints, bins: Ints, values: Floats, comparable: Bools) -> tuple[Reference, Bools]:
         """The calm baseline of these slots at these loads, and `Frame.borrowed`.

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slackwater.detector.features.calm_rate import CalmRates
+from slackwater.detector.features.calm_rate import AT_HIGHEST, CalmRates
 from slackwater.detector.features.columns import Bools, Columns, Floats, Ints, Table, filled
 from slackwater.detector.features.returns import Returns
 from slackwater.detector.features.routes import RouteTimes
 from slackwater.detector.features.signals import INDEX, SIGNALS, WINDOW_S
+from slackwater.detector.features.unanswered import Unanswered
 from slackwater.detector.slot_arrays import SlotArrays
 
 _RATIO, _LATE, _CPU_S, _REQUESTS, _PERIOD, _UTILISATION, _THREADS = range(KEPT := 7)
@@ -53,6 +54,9 @@ class SampleRows:
     """(M,) requests per second, mean of the window."""
     answers: Floats
     """(M,) answered requests in the Sample."""
+    unanswered_s: Floats
+    """(M,) time for which nothing was answered while requests waited, of a server without a monitor; it counts as the
+    response time then. 0 where something was, or it says nothing yet (`features.unanswered`)."""
     utilisation: Floats
     """(M,) CPU utilisation, mean of the window."""
     cores: Floats
@@ -79,7 +83,10 @@ class SampleWindows(SlotArrays):
         self.routes = RouteTimes()
         self.rates = CalmRates()
         self.returns = Returns()
-        super().__init__(self.routes, self.rates, self.returns, _last=np.full((MOST, KEPT), np.nan), _at=0)
+        self.unanswered = Unanswered()
+        super().__init__(
+            self.routes, self.rates, self.returns, self.unanswered, _last=np.full((MOST, KEPT), np.nan), _at=0
+        )
 
     def add(self, slots: Ints, table: Table, first: Bools) -> SampleRows:
         """Adds one Sample of each slot, (M,); returns the rows. `first`: (M,) whether it is a monitor's first, which
@@ -122,8 +129,12 @@ class SampleWindows(SlotArrays):
         whole_recent = np.fmax(own_recent, recent[_UTILISATION] / recent[_PERIOD])
         peak = np.fmax.reduce(np.where(whole[:, None], whole_recent, own_recent), axis=1)
         rps, outside = traffic / traffic_period, columns["balancer.only"] > 0.0
+        unanswered_s = np.zeros(len(table))
         if outside.any():
             load[outside] = self.rates.load(slots[outside], rps[outside], columns["period_s"][outside])
+            unanswered_s[outside] = self._unanswered(slots, columns, outside, values)
+            # A server at which requests wait is as busy as it was at most, however few it answers.
+            load[unanswered_s > 0.0] = AT_HIGHEST
             peak[outside] = load[outside]
             replaced[outside] = self.returns.update(
                 slots[outside], columns["traffic.rps"][outside], columns["period_s"][outside]
@@ -137,11 +148,37 @@ class SampleWindows(SlotArrays):
             replaced=replaced,
             rps=rps,
             answers=columns["traffic.rps"] * columns["period_s"],
+            unanswered_s=unanswered_s,
             utilisation=utilisation,
             cores=cores,
             outside=outside,
             rt_by_route_ms=by_route[1] if by_route is not None else None,
         )
+
+    def note_episodes(self, slots: Ints, in_episode: Bools) -> None:
+        """Notes which of these slots, (M,), are in an episode: they are relieved, and answer little for that reason."""
+        self.returns.end(slots[in_episode])
+        self.unanswered.note_episodes(slots, in_episode)
+
+    def _unanswered(self, slots: Ints, columns: Columns, outside: Bools, values: Floats) -> Floats:
+        """`SampleRows.unanswered_s` of the rows that are `outside`; puts it into their response times in `values`."""
+        period_s, oldest_ms = columns["period_s"][outside], columns["traffic.oldest_unanswered_ms"][outside]
+        unanswered_s = self.unanswered.update(
+            slots[outside],
+            columns["traffic.rps"][outside],
+            period_s,
+            in_flight=columns["traffic.in_flight"][outside],
+            oldest_ms=oldest_ms,
+            failed=columns["traffic.errors_per_s"][outside] * period_s,
+        )
+        waits = np.flatnonzero(outside)[unanswered_s > 0.0]
+        if len(waits):
+            known: Ints = np.array([INDEX["rt_mean"], INDEX["rt_p50"], INDEX["rt_p95"]])
+            times_ms = 1000.0 * unanswered_s[unanswered_s > 0.0, None] * np.ones(len(known))
+            # Without packets no percentile is known in calm either.
+            times_ms[np.isnan(oldest_ms[unanswered_s > 0.0]), 1:] = np.nan
+            values[np.ix_(waits, known)] = times_ms
+        return unanswered_s
 
     def _windows(self, slots: Ints) -> tuple[Floats, Floats]:
         """(KEPT, M, n) the Samples in each slot's window, the newest first, NaN outside of it; and (M, n) each Sample's

@@ -49,9 +49,15 @@ class _Count(msgspec.Struct, frozen=True):
     """A server's counters at one look."""
 
     time_s: float
-    answered: int
+    ended: int
+    unanswered: int
+    """Of those that ended: refused, or sent again. Counted as answers, they would make the server look fast."""
     errors: int
     in_flight: int
+
+    @property
+    def answered(self) -> int:
+        return self.ended - self.unanswered
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class RecentCounters:
             before = () if anew else self._looks.get(server.name, ())
             counts_requests = snapshot.counts == "requests"
             now = _count(now_s, server, counts_requests)
-            if before and (now.answered < before[-1].answered - before[-1].in_flight or now.errors < before[-1].errors):
+            if before and (now.ended < before[-1].ended - before[-1].in_flight or now.errors < before[-1].errors):
                 before = ()  # a server of this name was removed and added
             while len(before) > LEAST_LOOKS and before[1].time_s <= now_s - WINDOW_S:
                 before = before[1:]
@@ -86,7 +92,8 @@ class RecentCounters:
 
 def _count(now_s: float, server: Server, counts_requests: bool) -> _Count:
     held = server.in_flight if counts_requests else 0
-    return _Count(now_s, server.requests - held, server.errors, held)
+    unanswered = server.unanswered if counts_requests else 0
+    return _Count(now_s, server.requests - held, unanswered, server.errors, held)
 
 
 def _since(looks: tuple[_Count, ...], counts_requests: bool) -> Counted:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from slackwater.core import messages
-from slackwater.core.messages import Sample, Verdict
+from slackwater.core.messages import Sample, Traffic, Verdict
 from slackwater.detector.capacity.calm_capacity import ERROR, CalmCapacity
 from slackwater.detector.classify.tree import PLAIN, SHIPPED, load, model_of
 from slackwater.detector.explain import TAIL_ALONE
@@ -291,3 +291,105 @@ def test_a_model_without_a_tree_for_them_leaves_them_unjudged() -> None:
     assert shipped.judges_outside
     arrays = {"cgroup": json.loads(zipfile.ZipFile(SHIPPED).read(PLAIN))["trees"]["cgroup"]}
     assert not model_of("older", arrays, shipped.coefficients, {}).judges_outside
+
+
+def with_client(sample: Sample, takes_ms: float) -> None:
+    """One client asks, on a connection, for one page after the other that takes so long."""
+    assert sample.traffic is not None
+    answers = max(1.0, (sample.traffic.rps or 0.0) * 0.2)
+    slow = min(1.0, 200.0 / takes_ms)
+    mean_ms = ((answers - slow) * (sample.traffic.rt_mean_ms or 0.0) + slow * takes_ms) / answers
+    sample.traffic = msgspec.structs.replace(sample.traffic, rt_mean_ms=mean_ms, rt_p95_ms=takes_ms)
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_a_client_with_slow_requests_keeps_no_episode_going(seed: int) -> None:
+    judge, cluster = new_judge(), Cluster(seed=seed)
+    play(judge, cluster, 20.0)
+    cluster.hosts["host1"].neighbour = 0.9
+    seconds_until(judge, cluster, "host1", "slow")
+    play(judge, cluster, 2.0)
+    cluster.hosts["host1"].neighbour = 0.0
+    verdicts = []
+    for now_s, samples in cluster.run(15.0):
+        for sample in map(outside, samples):
+            if sample.node == "host1":
+                with_client(sample, 150.0)
+            verdicts += judge.tick(now_s, [sample])
+    assert states(verdicts[-15:], "host1").keys() == {"calm"}
+
+
+def in_slices(cluster: Cluster, share: float, takes_ms: float) -> Iterator[tuple[float, Sample]]:
+    """For 10 s a neighbour of host1 that takes its CPU in slices: by chance a `share` of its requests meet one."""
+    draw = np.random.default_rng(cluster.seed)
+    for now_s, samples in cluster.run(10.0):
+        for sample in map(outside, samples):
+            traffic = sample.traffic
+            if sample.node == "host1" and traffic is not None and traffic.rt_mean_ms is not None:
+                answers = max(1, round((traffic.rps or 0.0) * 0.2))
+                met = draw.binomial(answers, share)
+                mean_ms = ((answers - met) * traffic.rt_mean_ms + met * takes_ms) / answers
+                p95_ms = takes_ms if met else traffic.rt_p95_ms
+                p50_ms = takes_ms if 2 * met > answers else traffic.rt_p50_ms
+                sample.traffic = msgspec.structs.replace(
+                    traffic, rt_mean_ms=mean_ms, rt_p95_ms=p95_ms, rt_p50_ms=p50_ms
+                )
+            yield now_s, sample
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_at_20_requests_a_second_a_neighbour_that_slows_a_part_of_them_makes_a_slow_server(seed: int) -> None:
+    judge, cluster = new_judge(), Cluster(seed=seed)
+    for host in cluster.hosts.values():
+        host.rps = 20.0
+    play(judge, cluster, 40.0)
+    begun_s, slow_after_s = cluster.now_s, None
+    for now_s, sample in in_slices(cluster, 0.4, 28.0):
+        for verdict in judge.tick(now_s, [sample]):
+            if verdict.state == "slow" and slow_after_s is None:
+                assert verdict.node == "host1"
+                slow_after_s = now_s - begun_s
+    assert slow_after_s is not None
+    assert slow_after_s <= 3.0
+
+
+def by_counters(sample: Sample, in_flight: int | None = None) -> Sample:
+    """What is known without the right to capture: rate, mean, and requests in flight."""
+    assert sample.traffic is not None
+    made = Traffic(sample.traffic.rps, sample.traffic.rt_mean_ms, in_flight=sample.traffic.in_flight, errors_per_s=0.0)
+    sample.traffic = made if in_flight is None else msgspec.structs.replace(made, in_flight=in_flight)
+    return sample
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_by_the_counters_alone_many_requests_in_flight_make_a_slow_server_and_one_client_does_not(seed: int) -> None:
+    """One that holds a connection all the time adds one request in flight, so 12 ms to the mean at 83 requests/s."""
+    judge, cluster = new_judge(), Cluster(seed=seed)
+    calm = []
+    for now_s, samples in cluster.run(40.0):
+        for sample in map(outside, samples):
+            by_counters(sample, in_flight=0)
+            if sample.node == "host1" and now_s > 20.0 and sample.traffic is not None:
+                mean_ms = (sample.traffic.rt_mean_ms or 0.0) + 12.0
+                sample.traffic = msgspec.structs.replace(sample.traffic, rt_mean_ms=mean_ms, in_flight=1)
+            calm += judge.tick(now_s, [sample])
+    assert "slow" not in states(calm)
+    assert TAIL_ALONE in [verdict for verdict in calm if verdict.node == "host1"][-1].path
+    cluster.hosts["host1"].neighbour = 0.9
+    begun_s, slow_after_s = cluster.now_s, None
+    for now_s, samples in cluster.run(5.0):
+        for sample in samples:
+            for verdict in judge.tick(now_s, [by_counters(outside(sample))]):
+                if verdict.state == "slow" and slow_after_s is None:
+                    assert verdict.node == "host1"
+                    slow_after_s = now_s - begun_s
+    assert slow_after_s is not None
+    assert slow_after_s <= 3.0
+    cluster.hosts["host1"].neighbour = 0.0
+    last = [
+        verdict
+        for now_s, samples in cluster.run(15.0)
+        for sample in samples
+        for verdict in judge.tick(now_s, [by_counters(outside(sample), in_flight=0)])
+    ][-1]
+    assert last.state == "calm"

@@ -169,11 +169,15 @@ def test_every_kind_of_failure_that_haproxy_counts_names_the_server(kind: str) -
                 running.request_any()
             except (OSError, ValueError, http.client.HTTPException):
                 continue
-        rates = rates.after(3.0, client.read(), {})
+        snapshot = client.read()
+        rates = rates.after(3.0, snapshot, {})
     assert list(rates.failing) == ["web2"]
     assert rates.failing["web2"].share == 1.0
     assert rates.errors is not None
     assert rates.errors["web1"] == rates.errors["web3"] == 0.0 < rates.errors["web2"]
+    bad_server = next(server for server in snapshot.servers if server.name == "web2")
+    is_sent_again = kind in ("refused", "refused, sent to another", "retried")
+    assert bad_server.unanswered == (bad_server.requests if is_sent_again else 0)
 
 
 @needs_haproxy

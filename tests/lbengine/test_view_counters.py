@@ -43,6 +43,21 @@ def test_the_mean_follows_from_the_requests_in_flight_and_their_rate() -> None:
     assert abs(mean_ms - 40.0) < 1.0
 
 
+def test_refused_requests_are_no_answers_so_a_server_that_refuses_does_not_look_fast() -> None:
+    """HAProxy counts each try as a request, and it ends at once."""
+    counters = Counters()
+    for look in range(40):
+        half = Server(name="a", weight=100, requests=20 * look + 4, in_flight=4, errors=10 * look, unanswered=10 * look)
+        none = Server(name="b", weight=100, requests=20 * look, errors=20 * look, unanswered=20 * look)
+        counters = counters.after(look * 0.1, snapshot(half, none))
+    half_seen, none_seen = counters.counted["a"], counters.counted["b"]
+    assert half_seen.rps == pytest.approx(100.0)
+    assert half_seen.errors_per_s == pytest.approx(100.0)
+    assert half_seen.rt_mean_ms == pytest.approx(40.0, rel=0.1)
+    assert (none_seen.rps, none_seen.rt_mean_ms) == (0.0, None)
+    assert none_seen.errors_per_s == pytest.approx(200.0)
+
+
 def test_few_looks_and_no_answers_give_no_mean() -> None:
     counters = RecentCounters()
     for look in range(LEAST_LOOKS):

@@ -37,6 +37,8 @@ def frame(rps: list[float], utilisation: list[float], **signals: float) -> Frame
         peers_demand=nothing,
         rps=np.array(rps),
         answers=0.2 * np.array(rps),
+        unanswered_s=np.zeros(count),
+        tail_alone=np.zeros(count, dtype=bool),
         utilisation=busy,
         cores=np.full(count, 0.4),
         outside=np.zeros(count, dtype=bool),

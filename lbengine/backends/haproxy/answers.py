@@ -128,6 +128,7 @@ def _measured(counts: Mapping[str, int]) -> dict[str, Any]:
         "requests": counts["stot"],
         "rt_mean_ms": float(counts["rtime"]) if answered else None,
         "errors": counts["econ"] + counts["hrsp_5xx"] + max(counts["eresp"], counts["wretr"], counts["wredis"]),
+        "unanswered": counts["econ"] + max(counts["wretr"], counts["wredis"]),
         "queue_mean_ms": float(counts["qtime"]) if answered else None,
     }
 

@@ -148,6 +148,7 @@ def _combined(views: Sequence[Server], weight: int | None, maxconn: int | None) 
         queued=sum(server.queued for server in views),
         requests=sum(server.requests for server in views),
         errors=sum(server.errors for server in views),
+        unanswered=sum(server.unanswered for server in views),
         rt_mean_ms=_mean([(server.rt_mean_ms, server.requests) for server in views]),
         queue_mean_ms=_mean([(server.queue_mean_ms, server.requests) for server in views]),
         uncounted=next((server.uncounted for server in views if server.uncounted), ""),

@@ -261,7 +261,8 @@ class Traffic(msgspec.Struct, omit_defaults=True):
     oldest_unanswered_ms: NonNegative | None = None
     """Age, at the period's end, of the oldest request of whose response nothing has come; 0 while there is none."""
     errors_per_s: NonNegative | None = None
-    """Responses of status 500 and above."""
+    """Responses of status 500 and above; as the balancer sees it also refused connections, responses that were cut off,
+    and requests that it sent again."""
     drops: Count | None = None
     """Packets that the kernel dropped before the sniffer saw them."""
     unmatched: Count | None = None
