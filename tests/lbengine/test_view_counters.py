@@ -45,7 +45,7 @@ def test_the_mean_follows_from_the_requests_in_flight_and_their_rate() -> None:
 
 def test_refused_requests_are_no_answers_so_a_server_that_refuses_does_not_look_fast() -> None:
     """HAProxy counts each try as a request, and it ends at once."""
-    counters = Counters()
+    counters = RecentCounters()
     for look in range(40):
         half = Server(name="a", weight=100, requests=20 * look + 4, in_flight=4, errors=10 * look, unanswered=10 * look)
         none = Server(name="b", weight=100, requests=20 * look, errors=20 * look, unanswered=20 * look)
