@@ -1,6 +1,7 @@
 """The part that looks at servers from the balancer: Samples of each server whose node has no monitor.
 
-They go the same way as monitors' do. A node of which a monitor's Sample was heard lately has none from here. Of
+They go the same way as monitors' do. A node of which a monitor's Sample was heard lately has none from here. Where
+packets show all of its requests, its monitor is told of them instead, so that it need not capture packets itself. Of
 several controllers of a pool one speaks of a node: two would seem to be a machine that restarts with each Sample. It is
 one whose balancer has requests, as of an active and a standby balancer the standby's servers look idle.
 
@@ -25,7 +26,7 @@ from slackwater.core.bus.bus import Bus
 from slackwater.core.config import ControllerSettings, PoolSettings
 from slackwater.core.heartbeat import Heartbeat
 from slackwater.core.machine import kernel_id
-from slackwater.core.messages import Sample, is_name
+from slackwater.core.messages import VERSION, Ask, Sample, is_name
 from slackwater.core.stopping import stop_event
 from slackwater.lbengine.backends.table import balancer_of
 from slackwater.lbengine.balancer import Balancer, BalancerError, Server, Snapshot
@@ -54,7 +55,9 @@ ASKED_EVERY_S = 1.0
 COLLECT_AFTER = 50_000
 """New objects until the garbage collector looks for circles. A look at 1,000 servers makes some 10,000 objects and no
 circle, and with Python's own 700 the collector would look ten times in each."""
-Publish = Callable[[Sequence[Sample]], Awaitable[None]]
+TOLD_FOR_S = 3.0
+"""How long a monitor captures nothing after it was told of its requests."""
+Publish = Callable[[Sequence[Sample | Ask]], Awaitable[None]]
 
 
 async def run(settings: ControllerSettings) -> None:
@@ -74,7 +77,7 @@ async def run(settings: ControllerSettings) -> None:
 
 
 class ViewedServer(msgspec.Struct, frozen=True):
-    """A server without a monitor, as the balancer showed it last."""
+    """A server as the balancer showed it last."""
 
     server: Server
     node: str
@@ -84,6 +87,8 @@ class ViewedServer(msgspec.Struct, frozen=True):
     """Why it has no times from packets, in words; empty where it has."""
     complete: bool
     """Its packets show all of its requests."""
+    has_monitor: bool
+    """Its monitor is told of its requests, as far as packets show all of them."""
 
 
 class PoolView:
@@ -141,9 +146,9 @@ class PoolView:
         speaks_from_s = time.monotonic() + self._listens_s
         try:
             while not stop.is_set():
-                samples, now_s = await self._look(), time.monotonic()
+                messages, now_s = await self._look(), time.monotonic()
                 if now_s >= speaks_from_s:
-                    await self._publish([sample for sample in samples if not self._others.speak_of(sample.node, now_s)])
+                    await self._publish([told for told in messages if not self._others.speak_of(told.node, now_s)])
                 beat()
                 await self._pause(stop)
         finally:
@@ -161,15 +166,17 @@ class PoolView:
             until_asked_s = self._asked_s + self._least_pause_s - time.monotonic()
             await _first_of([stop], max(until_asked_s, self._look_s * self._dice.uniform(0.5, 1.5)))
 
-    async def _look(self) -> list[Sample]:
-        """The Samples that are due; none while the balancer does not answer."""
+    async def _look(self) -> list[Sample | Ask]:
+        """The Samples that are due, and what monitors are told; none while the balancer does not answer."""
         by_end = {} if self._packets is None else self._packets.take()
         is_fresh = self._should_ask(by_end)
         if is_fresh and not await self._ask():
             return []
         now_s, time_unix_s = time.monotonic(), time.time()
-        samples = []
+        messages: list[Sample | Ask] = []
         for seen in self._servers:
+            if seen.has_monitor and not seen.complete:
+                continue
             name = seen.server.name
             times = None if seen.why_not else by_end.get(seen.end)
             counted = self._counters.counted.get(name)
@@ -180,7 +187,7 @@ class PoolView:
             period_s = covered_s(counted, times, complete=seen.complete)
             if not self._pace.is_due(name, now_s, period_s, busy=busy):
                 continue
-            seq = self._seq[seen.node] = self._seq.get(seen.node, -1) + 1
+            seq = self._seq.get(seen.node, -1) + 1
             within_s = 3 * (self._look_s + (0.0 if seen.complete else self._least_pause_s))
             made = sample_of(
                 Origin(self.pool.name, self._boot_id, within_s + (0.0 if busy else self._pace.quiet_s)),
@@ -188,10 +195,14 @@ class PoolView:
                 complete=seen.complete,
                 quiet_s=self._pace.take_skipped_s(name),
             )
-            samples.append(made)
+            if seen.has_monitor:
+                messages += [] if (told := _told(made)) is None else [told]
+                continue
+            self._seq[seen.node] = seq
+            messages.append(made)
             self._note_unseen(seen.server, made)
         self._report_unseen()
-        return samples
+        return messages
 
     def _should_ask(self, by_end: Mapping[str, tuple[SnifferLine, SnifferLine]]) -> bool:
         """Whether the balancer is to be asked now. `by_end`: the newest look of the packets."""
@@ -201,7 +212,7 @@ class PoolView:
         if since_s >= ASKED_EVERY_S or self._packets is None or not self._packets.is_heard:
             return True
         return self._counts_requests and any(
-            not seen.complete
+            not (seen.complete or seen.has_monitor)
             and (is_busy(by_end.get(seen.end, (SILENT,))[0], None) or is_busy(None, self._counted(seen)))
             for seen in self._servers
         )
@@ -218,9 +229,7 @@ class PoolView:
             return False
         self._outages.answered()
         self._counters = self._counters.after(time.monotonic(), snapshot)
-        servers = [server for server in snapshot.servers if self._is_due(server)]
-        if not servers:
-            self._least_pause_s = max(self._least_pause_s, IDLE_S)
+        servers = [server for server in snapshot.servers if self._is_viewed(server)]
         if self._packets is not None:
             await self._packets.watch(servers)
             self._compare(self._packets, servers)
@@ -232,9 +241,12 @@ class PoolView:
                 end_of(server.address),
                 why_not := self._why_not(server),
                 not why_not and (not self._counts_requests or self._agreement.is_complete(server.name)),
+                self._has_monitor(self._node(server)),
             )
             for server in servers
         ]
+        if all(seen.has_monitor and seen.why_not for seen in self._servers):
+            self._least_pause_s = max(self._least_pause_s, IDLE_S)
         return True
 
     def _read(self) -> Snapshot:
@@ -281,11 +293,27 @@ class PoolView:
     def _node(self, server: Server) -> str:
         return self.pool.servers.get(server.name, server.name)
 
-    def _is_due(self, server: Server) -> bool:
+    def _is_viewed(self, server: Server) -> bool:
+        """Whether anything is to be said of a server. The counters alone tell a monitor nothing."""
         node = self._node(server)
+        told = self._packets is not None or not self._has_monitor(node)
+        return told and server.placeholder != "no_address" and is_name(node)
+
+    def _has_monitor(self, node: str) -> bool:
         heard_s = self._monitors.get(node)
-        has_monitor = heard_s is not None and time.monotonic() - heard_s < MONITOR_GONE_AFTER_S
-        return not has_monitor and server.placeholder != "no_address" and is_name(node)
+        return heard_s is not None and time.monotonic() - heard_s < MONITOR_GONE_AFTER_S
+
+
+def _told(sample: Sample) -> Ask | None:
+    """What a monitor is told of its requests; None: nothing is known of them."""
+    traffic = sample.traffic
+    if traffic is None or traffic.rps is None:
+        return None
+    return Ask(
+        *(VERSION, sample.node, sample.pool, sample.time_unix_s, TOLD_FOR_S),
+        period_s=sample.period_s,
+        traffic=msgspec.structs.replace(traffic, routes=[], times=None),
+    )
 
 
 async def _first_of(events: list[asyncio.Event], within_s: float) -> None:

@@ -2,7 +2,8 @@
 //!
 //! # Layout
 //! - [`agent`]: answers HAProxy's agent-check with the weight that lbengine wants
-//! - [`asks`]: lbengine's requests for more Samples
+//! - [`asks`]: the controller's requests: more Samples, or the traffic as the balancer's host sees it
+//!   ([`balancers_traffic`])
 //! - [`config`]: the node's settings, declared once; reading and checking of the TOML file
 //! - [`kernel_file`]: files of the kernel that are read again and again
 //! - [`collectors`]: the trait and the table; one file for each collector
@@ -13,8 +14,9 @@
 //! - [`threads`]: the web server's threads; [`switches`]: which turns on a core ended voluntarily
 //! - [`ticks`]: CPU time by kind
 //! - [`wakeup`]: why a thread woke later than it was to
-//! - [`capture`]: packets of the node's interface, within a budget of CPU time
-//! - [`sampler`]: all collectors together make one Sample; [`pace`]: when one is due while they follow events
+//! - [`capture`]: packets of the node's interface, within a budget of CPU time; [`captured`]: what it saw
+//! - [`sampler`]: all collectors together make one Sample; [`pace`]: when one is due while they follow events;
+//!   [`bell`]: what wakes the loop for one
 //! - [`bus`]: publishing to NATS; [`backlog`]: what waits while it is away
 //! - [`metrics`]: the page for Prometheus
 //! - [`sandbox`]: privileges are given up once everything is open, and system calls that are not needed
@@ -26,8 +28,11 @@
 pub mod agent;
 pub mod asks;
 pub mod backlog;
+pub mod balancers_traffic;
+pub mod bell;
 pub mod bus;
 pub mod capture;
+pub mod captured;
 pub mod check;
 pub mod cli;
 pub mod collectors;

@@ -132,11 +132,29 @@ impl Pace {
         is_due
     }
 
-    /// When to look again after a look at `now_ns`, so that no Sample comes later than it was promised.
-    pub fn look_again_ns(&self, now_ns: u64) -> u64 {
+    /// When to look again after a look at `now_ns`, so that no Sample comes later than it was promised. `rings`: whatever
+    /// leaves its range wakes the loop by itself, so while nothing happens it need not look before the next Sample.
+    pub fn look_again_ns(&self, now_ns: u64, rings: bool) -> u64 {
         let due_ns = self.sent_ns + self.between_ns(now_ns, self.outside_ns.is_some());
-        // A Sample that is due already goes out with this look.
-        if due_ns > now_ns { due_ns.min(now_ns + self.event_ns) } else { now_ns + self.event_ns }
+        if due_ns <= now_ns {
+            // A Sample that is due already goes out with this look.
+            now_ns + if rings && self.is_quiet(now_ns) { self.quiet_ns } else { self.event_ns }
+        } else if rings && self.is_quiet(now_ns) {
+            due_ns
+        } else {
+            due_ns.min(now_ns + self.event_ns)
+        }
+    }
+
+    /// Whether nothing happens and nobody asks for more Samples.
+    pub fn is_quiet(&self, now_ns: u64) -> bool {
+        self.outside_ns.is_none() && now_ns >= self.asked_until_ns
+    }
+
+    /// The longest gap and the longest wait in the run queue that are usual, in ms; infinite where that is not known.
+    pub fn longest_usual_ms(&self) -> (f64, f64) {
+        let [.., gap_ms, queued_ms] = self.limits;
+        (gap_ms, queued_ms)
     }
 
     /// The longest time from a Sample that was sent at `now_ns` to the next one, unless the machine does not run.
@@ -311,17 +329,38 @@ mod tests {
                 if pace.look(look_ms * MS, &unanswered(15.0)) {
                     sent.push(look_ms);
                 }
-                let again_ms = pace.look_again_ns(look_ms * MS) / MS;
+                let again_ms = pace.look_again_ns(look_ms * MS, false) / MS;
                 assert!(again_ms > look_ms && again_ms <= look_ms + 50, "{again_ms} after {look_ms}");
                 look_ms = again_ms;
             }
             if pace.look(others_ms * MS, &unanswered(15.0)) {
                 sent.push(others_ms);
             }
-            look_ms = pace.look_again_ns(others_ms * MS) / MS;
+            look_ms = pace.look_again_ns(others_ms * MS, false) / MS;
         }
         let gaps: Vec<u64> = sent.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(gaps.len() >= 8 && gaps.iter().all(|gap| (987..=1000).contains(gap)), "{gaps:?}");
+    }
+
+    #[test]
+    fn where_signals_ring_a_quiet_node_looks_with_each_sample_only_and_in_an_event_as_often_as_ever() {
+        let mut pace = pace();
+        let (mut looks, mut sent, mut look_ms) = (0, Vec::new(), 0);
+        while look_ms <= 20_000 {
+            looks += 1;
+            if pace.look(look_ms * MS, &Watch { gap_ms: Some(1.0), ..Watch::default() }) {
+                sent.push(look_ms);
+            }
+            look_ms = pace.look_again_ns(look_ms * MS, true) / MS;
+        }
+        assert_eq!(sent, (1..=20).map(|s| s * 1000).collect::<Vec<_>>());
+        assert_eq!(looks, 21);
+        assert_eq!(pace.longest_usual_ms(), (2.0, f64::INFINITY));
+        assert!(pace.look(20_300 * MS, &Watch { gap_ms: Some(2.1), ..Watch::default() }), "it rang");
+        assert_eq!(pace.look_again_ns(20_300 * MS, true), 20_350 * MS);
+        let mut asked = self::pace();
+        asked.ask(9_000 * MS);
+        assert_eq!(asked.look_again_ns(0, true), 50 * MS);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The loop: it publishes one Sample a period on the bus, until a signal ends it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_nats::ConnectOptions;
@@ -10,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agent;
 use crate::asks;
+use crate::bell::Bell;
 use crate::bus::{Bus, subject};
 use crate::config::Settings;
 use crate::error::Error;
@@ -71,15 +73,21 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     let mut overruns = Overruns::new(start);
     let mut alarm = Alarm::new().map_err(|reason| Error::Loop { action: "get a timer", reason })?;
     alarm.set(soonest(schedule.due(), sampler.drain_within()));
-    sampler.start(start, Duration::from_secs_f64(period_s));
+    let bell = Arc::new(Bell::default());
+    sampler.start(start, Duration::from_secs_f64(period_s), &bell);
     let mut is_starting = true;
     let mut notify = Notify::ready();
     loop {
         let due = tokio::select! {
             due = alarm.rings() => due,
+            () = bell.rings() => Instant::now(),
+            () = asks.came() => Instant::now(),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         };
+        for ask in asks.take_traffic() {
+            sampler.hear(&ask);
+        }
         let looked_ns = now_ns();
         let mut missed = 0;
         let (is_due, next) = if let Some(pace) = pace.as_mut() {
@@ -87,7 +95,15 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
                 pace.ask(since_start_ns(ends));
             }
             let is_due = pace.look(looked_ns, &sampler.watch());
-            (is_due, start + Duration::from_nanos(pace.look_again_ns(looked_ns)))
+            // Without a capture the traffic is what the controller tells of, and an ask wakes the loop.
+            let rings = sampler.drain_within().is_none();
+            if rings && pace.is_quiet(looked_ns) {
+                let (gap_ms, queued_ms) = pace.longest_usual_ms();
+                bell.set(gap_ms, queued_ms);
+            } else {
+                bell.unset();
+            }
+            (is_due, start + Duration::from_nanos(pace.look_again_ns(looked_ns, rings)))
         } else {
             let is_due = due >= schedule.due();
             if is_due {

@@ -1,11 +1,13 @@
 //! One Sample, made by all collectors together.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slackwater_messages::{AbsenceCause, Sample, VERSION};
+use slackwater_messages::{AbsenceCause, Ask, Sample, VERSION};
 use slackwater_node::system::System;
 use slackwater_sniffer::Buckets;
 
+use crate::bell::Bell;
 use crate::collectors::{ActiveCollector, COLLECTORS, absent};
 use crate::config::Settings;
 use crate::counter_delta::seconds_between;
@@ -122,10 +124,17 @@ impl Sampler {
     }
 
     /// Tells the collectors that measure at moments of their own when the first period starts, and how long a period
-    /// is.
-    pub fn start(&mut self, start: Instant, period: Duration) {
+    /// is, and gives them the loop's bell.
+    pub fn start(&mut self, start: Instant, period: Duration, bell: &Arc<Bell>) {
         for active in &mut self.collectors {
-            active.collector.start(start, period);
+            active.collector.start(start, period, bell);
+        }
+    }
+
+    /// Tells the collectors of an ask with traffic.
+    pub fn hear(&mut self, ask: &Ask) {
+        for active in &mut self.collectors {
+            active.collector.hear(ask);
         }
     }
 }

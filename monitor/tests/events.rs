@@ -66,7 +66,14 @@ fn a_quiet_node_sends_one_sample_a_second_and_often_when_it_was_stopped_or_is_as
         assert!(next[0].period_s < 0.5, "Samples come often now: {next:?}");
 
         // Payloads that are no Ask, and an Ask for another node, are ignored, and the monitor goes on.
-        let ask = Ask { v: 1, node: "n2".to_owned(), pool: "web".to_owned(), time_unix_s: 0.0, lease_s: 30.0 };
+        let ask = Ask {
+            v: 1,
+            node: "n2".to_owned(),
+            pool: "web".to_owned(),
+            time_unix_s: 0.0,
+            lease_s: 30.0,
+            ..Ask::default()
+        };
         let ours = Ask { node: "n1".to_owned(), ..ask.clone() };
         for payload in [b"{\"lease_s\": 1e999}".to_vec(), vec![0xff; 4096], encode(&ask), encode(&ours)] {
             client.publish("slackwater.ask.web.n1", payload.into()).await.expect("the bus takes it");

@@ -15,7 +15,7 @@ from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.machine import kernel_id
 from slackwater.core.messages import Sample, Traffic
 from slackwater.lbengine.view import service
-from slackwater.lbengine.view.service import IDLE_S
+from slackwater.lbengine.view.service import IDLE_S, TOLD_FOR_S
 from tests.support.certificates import certificates
 from tests.support.paths import PROGRAMS
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy, servers_of, stopped
@@ -213,6 +213,34 @@ def test_packets_tell_the_times_of_requests(running: RealHAProxy) -> None:
         counted = [times for sample in watched.of("third") if (times := traffic_of(sample).times) is not None]
         assert {times.server for times in counted} == {"host3"}, "the balancer's name of it, not the node's"
         assert all(times.sum_s > 0.0 and times.counts for times in counted)
+
+    asyncio.run(play())
+
+
+@may_capture
+def test_a_monitor_is_told_of_the_requests_that_packets_show_in_place_of_samples(running: RealHAProxy) -> None:
+    async def play() -> None:
+        watched = Watched(running, SNIFFER or "")
+        heard = Sample(1, "third", "web", 1.0, "boot", 0, 0.2)
+        watched.view.hear(heard)
+
+        def told() -> bool:
+            return any(ask.traffic is not None and ask.traffic.rt_p95_ms for ask in watched.asks)
+
+        async with watching(watched), asyncio.timeout(WITHIN_S):
+            while not told():
+                await ask(running, 30)
+                watched.view.hear(heard)
+        assert {ask.node for ask in watched.asks} == {"third"}
+        assert not watched.of("third")
+        assert watched.of("host1")
+        for ask_ in watched.asks:
+            assert (ask_.lease_s, ask_.pool) == (TOLD_FOR_S, "web")
+            assert ask_.period_s
+            assert ask_.traffic is not None
+            assert ask_.traffic.times is None
+        shown = sum((ask_.traffic.rps or 0.0) * (ask_.period_s or 0.0) for ask_ in watched.asks if ask_.traffic)
+        assert shown >= 1.0
 
     asyncio.run(play())
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from slackwater.core.config import parse
-from slackwater.core.messages import Sample
+from slackwater.core.messages import Ask, Sample
 from slackwater.lbengine.backends.ipvs.ipvs import LvsServer, LvsSnapshot
 from slackwater.lbengine.balancer import Balancer, Server, Snapshot
 from slackwater.lbengine.view.agreement import OTHER_WAY, REQUESTS
@@ -99,14 +99,15 @@ async def viewing(played: Played, sniffer: str = "", *, twice: bool = False) -> 
     )
     view = View(played, [])
 
-    async def keep(samples: Sequence[Sample]) -> None:
-        view.samples += samples
+    async def keep(messages: Sequence[Sample | Ask]) -> None:
+        view.samples += [message for message in messages if isinstance(message, Sample)]
+        assert len(messages) == sum(isinstance(message, Sample) for message in messages), "no monitor was heard"
 
     looking = PoolView(settings.pool[0], settings, keep, listens_s=0.0, quiet_s=0.05, balancer=played)
     if twice:
         look, turns = looking._look, itertools.cycle((False, True))
 
-        async def look_twice() -> list[Sample]:
+        async def look_twice() -> list[Sample | Ask]:
             return [*await look(), *await look()]
 
         looking._look = look_twice  # type: ignore[method-assign]

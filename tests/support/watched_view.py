@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from slackwater.core.config import parse
-from slackwater.core.messages import Sample, Traffic
+from slackwater.core.messages import Ask, Sample, Traffic
 from slackwater.lbengine.view.service import PoolView
 from tests.support.real_haproxy import RealHAProxy
 
@@ -28,10 +28,13 @@ class Watched:
             "test",
         )
         self.samples: list[Sample] = []
+        self.asks: list[Ask] = []
+        """What monitors were told."""
         self.view = PoolView(settings.pool[0], settings, self._keep, listens_s=0.0, quiet_s=0.05)
 
-    async def _keep(self, samples: Sequence[Sample]) -> None:
-        self.samples += samples
+    async def _keep(self, messages: Sequence[Sample | Ask]) -> None:
+        self.samples += [message for message in messages if isinstance(message, Sample)]
+        self.asks += [message for message in messages if isinstance(message, Ask)]
 
     def of(self, node: str) -> list[Sample]:
         return [sample for sample in self.samples if sample.node == node]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slackwater.core.config import parse
-from slackwater.core.messages import Sample, encode
+from slackwater.core.messages import Ask, Sample, encode
 from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
 from slackwater.lbengine.view.service import PoolView
 from slackwater_lab.balancer_view.front import FIRST_PORT, POOL, READY_S, answers
@@ -82,9 +82,9 @@ async def _viewed(path: str, pid: int, sniffer: str) -> dict[str, float]:
         "lab",
     )
 
-    async def send(samples: Sequence[Sample]) -> None:
-        for sample in samples:
-            encode(sample)
+    async def send(messages: Sequence[Sample | Ask]) -> None:
+        for message in messages:
+            encode(message)
 
     looks = 0
 

@@ -30,6 +30,7 @@ from slackwater_lab.cluster.steal_shim import StealShim
 
 CONTROLLER_FILE = LAB_DIR / "controller.toml"
 JOURNAL_FILE = STATE_DIR / "journal.sqlite"
+VIEW = "the balancer's view"
 READY_S = 120.0
 """A deadline: virtual machines are emulated where KVM does not work, and slow to begin."""
 STOP_S = 15.0
@@ -90,6 +91,16 @@ def start_bus(lab: Lab) -> Program:
     bus.prepare(lab.hosts)
     argv = lab.in_front([program("nats-server"), "-c", str(bus.SITE.bus_folder / "nats.conf")])
     return lab.add(Program.start("nats-server", argv, LAB_DIR / "nats-server.log"))
+
+
+def start_view(lab: Lab) -> Program:
+    """The balancer's view alone of a controller, which tells monitors of their requests. The bus is up."""
+    CONTROLLER_FILE.write_text(
+        controller_toml(pools_of(lab.hosts), lab.balancer.admin_socket, f"127.0.0.1:{free_port(8099)}", "observe")
+    )
+    argv = lab.aside([program("slackwater"), "run", "balancer_view", "--config", str(CONTROLLER_FILE)])
+    env = {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '/usr/bin:/bin')}"}
+    return lab.add(Program.start(VIEW, argv, LAB_DIR / "view.log", env))
 
 
 def start_monitors(lab: Lab, off: Sequence[str] = ()) -> list[Running]:

@@ -18,20 +18,24 @@ from typing import Any
 import numpy as np
 
 from slackwater_lab.cluster import machine
+from slackwater_lab.cluster.bus_listener import BusListener
 from slackwater_lab.cluster.commit import commit
-from slackwater_lab.cluster.controller import monitored, start_bus
+from slackwater_lab.cluster.controller import VIEW, monitored, start_bus, start_view
 from slackwater_lab.cluster.lab import Lab
 from slackwater_lab.cluster.load import Demand
-from slackwater_lab.cluster.paths import program
+from slackwater_lab.cluster.paths import LabError, program
 from slackwater_lab.compare import statistics as rounds
 from slackwater_lab.experiment.cost import between, look
 from slackwater_lab.experiment.policy_runners import MONITOR
-from slackwater_lab.experiment.steady import WARM_UP_S, capacity_rps, stay, stop_programs
+from slackwater_lab.experiment.steady import WARM_UP_S, capacity_rps, stay, stop_programs, wait_for
 
 WITHOUT = "without"
 WITH = "with monitors"
+CAPTURING = "with monitors that capture"
 CAPTURE = "with a capture alone"
 PERCENTILES = (50, 95, 99)
+SPARED_WITHIN_S = 60.0
+"""A deadline: until monitors have ended their captures."""
 CORRECTIONS = 3
 """Number of corrections of the rate: a request takes less CPU time where there are more."""
 COLUMNS = (
@@ -45,8 +49,9 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class OwnCostTest:
-    """Each round has `seconds` of load at `load` of the hosts' CPU without monitors, with them, with monitors that lack
-    one collector, for each of `off`, and if `captures` with a packet capture in their place; in random order."""
+    """Each round has `seconds` of load at `load` of the hosts' CPU, in random order: without monitors; with them beside
+    the balancer's view, as at a site; with monitors that lack one collector, for each of `off`; and if `captures` with
+    monitors without that view, and with a packet capture in their place."""
 
     load: float
     seconds: float
@@ -60,14 +65,14 @@ class OwnCostTest:
         """Variant -> collectors that the monitors lack; None: no monitors."""
         result: dict[str, tuple[str, ...] | None] = {WITHOUT: None, WITH: ()}
         result |= {f"{WITH}, {name} off": (name,) for name in self.off}
-        return result | ({CAPTURE: None} if self.captures else {})
+        return result | ({CAPTURING: (), CAPTURE: None} if self.captures else {})
 
-    def beside(self, lab: Lab, variant: str) -> AbstractContextManager[None]:
+    def beside(self, lab: Lab, demand: Demand, variant: str) -> AbstractContextManager[None]:
         """Starts and ends the programs of a variant beside the web servers."""
         if variant == CAPTURE:
             return _captures(lab)
         off = self.variants[variant]
-        return nullcontext() if off is None else _monitors(lab, off)
+        return nullcontext() if off is None else _monitors(lab, off, None if variant == CAPTURING else demand)
 
 
 def run(lab: Lab, test: OwnCostTest, progress: Callable[[str], None]) -> dict[str, Any]:
@@ -77,7 +82,7 @@ def run(lab: Lab, test: OwnCostTest, progress: Callable[[str], None]) -> dict[st
     dice, runs = random.Random(test.seed), []
     for number in range(1, test.rounds + 1):
         for variant in dice.sample(list(test.variants), len(test.variants)):
-            with test.beside(lab, variant):
+            with test.beside(lab, demand, variant):
                 measured = {"round": number, "variant": variant, **_measured(lab, demand, test.seconds)}
             runs.append(measured)
             progress(
@@ -107,13 +112,32 @@ def _rate_rps(lab: Lab, test: OwnCostTest, progress: Callable[[str], None]) -> f
 
 
 @contextmanager
-def _monitors(lab: Lab, off: Sequence[str]) -> Iterator[None]:
-    """They send Samples meanwhile."""
+def _monitors(lab: Lab, off: Sequence[str], demand: Demand | None) -> Iterator[None]:
+    """They send Samples meanwhile. With a load they are beside the balancer's view, and have ended their captures."""
     try:
-        with monitored(lab, off):
+        with monitored(lab, off) as listener:
+            if demand is not None:
+                start_view(lab)
+                _spared(lab, listener, demand)
             yield
     finally:
+        stop_programs(lab, VIEW)
         stop_programs(lab, MONITOR)
+
+
+def _spared(lab: Lab, listener: BusListener, demand: Demand) -> None:
+    """Waits until no monitor captures packets, under load. Raises LabError where one still does."""
+
+    def none_captures() -> bool:
+        latest = {sample.node: sample for sample in listener.heard[-10 * len(lab.hosts) :]}
+        return len(latest) == len(lab.hosts) and all("traffic.drops" in sample.absent for sample in latest.values())
+
+    load = lab.load(demand, SPARED_WITHIN_S)
+    try:
+        if not wait_for(lab, none_captures, SPARED_WITHIN_S - 1.0, load):
+            raise LabError(f"after {SPARED_WITHIN_S:g} s under load a monitor still captures packets")
+    finally:
+        load.stop()
 
 
 @contextmanager

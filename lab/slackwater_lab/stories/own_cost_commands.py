@@ -26,7 +26,7 @@ from slackwater_lab.stories import own_cost as story
 @click.option("--seconds", type=click.FloatRange(3), default=15.0, show_default=True, help="Length of each run.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--off", multiple=True, metavar="NAME", help="Also with monitors without this collector; repeatable.")
-@click.option("--capture", is_flag=True, help="Also with `tcpdump -w /dev/null` in place of the monitors.")
+@click.option("--capture", is_flag=True, help="Also with monitors that capture, and with `tcpdump` alone.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides the order in each round.")
 @json_option
 def cost(

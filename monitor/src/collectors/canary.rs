@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slackwater_messages::{Canary as Section, Counters, Sample};
@@ -15,6 +16,7 @@ use slackwater_node::system::System;
 
 use super::metric::metrics;
 use super::{Collector, CollectorKind, absent, is_quiet, put};
+use crate::bell::Bell;
 use crate::config::Settings;
 use crate::counter_delta::NO_TIME;
 use crate::probe::{Lateness, Length, Moments, NextRun, Probe, ProbeRun, RunOrigin, Spent, Stopwatch};
@@ -100,7 +102,7 @@ struct Canary {
 }
 
 impl Collector for Canary {
-    fn start(&mut self, start: Instant, period: Duration) {
+    fn start(&mut self, start: Instant, period: Duration, _: &Arc<Bell>) {
         self.between = between(period);
         if let Err(error) = self.moments.start(self.proc.clone(), start, period) {
             tracing::warn!("the canary has no thread of its own: {error}; it runs while Samples are taken");
@@ -270,7 +272,7 @@ mod tests {
     fn seldom_is_once_a_second_and_never_more_often_than_the_periods() {
         assert_eq!([0.1, 0.2, 0.5, 1.0, 5.0].map(|s| between(Duration::from_secs_f64(s))), [9, 4, 1, 0, 0]);
         let mut canary = canary();
-        canary.start(Instant::now(), Duration::from_millis(200));
+        canary.start(Instant::now(), Duration::from_millis(200), &Arc::default());
         assert_eq!(canary.between, 4, "by the periods that it runs in, whatever `period_s` is");
     }
 

@@ -20,6 +20,7 @@ use slackwater_node::system::System;
 
 use super::metric::metrics;
 use super::{Collector, CollectorKind, put};
+use crate::bell::Bell;
 use crate::config::Settings;
 use crate::counter_delta::NO_TIME;
 use crate::pace::Watch;
@@ -47,7 +48,7 @@ pub const COLLECTOR: CollectorKind = CollectorKind {
 
 fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
     let interval_ns = (1e9 / settings.gaps.moments_per_s) as u64;
-    Box::new(Gaps { proc: system.proc.clone(), interval_ns, shared: None })
+    Box::new(Gaps { proc: system.proc.clone(), interval_ns, shared: None, bell: Arc::default() })
 }
 
 struct Gaps {
@@ -55,6 +56,8 @@ struct Gaps {
     interval_ns: u64,
     /// Shared with its thread. `None` until privileges are given up, because each thread has privileges of its own.
     shared: Option<Shared>,
+    /// Wakes the loop when a gap is unusual.
+    bell: Arc<Bell>,
 }
 
 type Shared = Arc<Mutex<Result<MomentCounts, Reason>>>;
@@ -120,7 +123,7 @@ impl Draws {
 }
 
 /// Sleeps from moment to moment until the collector is dropped.
-fn sleep_and_wake(shared: &Weak<Mutex<Result<MomentCounts, Reason>>>, proc: &Path, interval_ns: u64) {
+fn sleep_and_wake(shared: &Weak<Mutex<Result<MomentCounts, Reason>>>, bell: &Bell, proc: &Path, interval_ns: u64) {
     wake_exactly();
     let (mut wakeups, start) = (Wakeups::open(proc), Instant::now());
     let now_ns = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -135,6 +138,7 @@ fn sleep_and_wake(shared: &Weak<Mutex<Result<MomentCounts, Reason>>>, proc: &Pat
             Ok(scheduled) => {
                 let mut sum = counts.clone().unwrap_or_default();
                 sum.add(due_ns, woke_ns, scheduled, draws.passed(woke_ns));
+                bell.longest(sum.longest_ns, sum.longest_queued_ns);
                 *counts = Ok(sum);
             }
             Err(reason) => {
@@ -151,9 +155,10 @@ impl Gaps {
             return;
         }
         let shared = Arc::new(Mutex::new(Ok(MomentCounts::default())));
-        let (weak, proc, interval_ns) = (Arc::downgrade(&shared), self.proc.clone(), self.interval_ns);
+        let (weak, bell) = (Arc::downgrade(&shared), Arc::clone(&self.bell));
+        let (proc, interval_ns) = (self.proc.clone(), self.interval_ns);
         let thread = thread::Builder::new().name("gaps".to_owned()).stack_size(STACK_BYTES);
-        if let Err(error) = thread.spawn(move || sleep_and_wake(&weak, &proc, interval_ns)) {
+        if let Err(error) = thread.spawn(move || sleep_and_wake(&weak, &bell, &proc, interval_ns)) {
             *lock(&shared) = Err(format!("no thread that wakes at random moments: {error}").into());
         }
         self.shared = Some(shared);
@@ -161,7 +166,8 @@ impl Gaps {
 }
 
 impl Collector for Gaps {
-    fn start(&mut self, _start: Instant, _period: Duration) {
+    fn start(&mut self, _start: Instant, _period: Duration, bell: &Arc<Bell>) {
+        self.bell = Arc::clone(bell);
         self.run();
     }
 
@@ -284,7 +290,7 @@ mod tests {
 
     #[test]
     fn its_thread_wakes_by_itself_and_ends_with_the_collector() {
-        let mut gaps = Gaps { proc: "/proc".into(), interval_ns: 5 * MS, shared: None };
+        let mut gaps = Gaps { proc: "/proc".into(), interval_ns: 5 * MS, shared: None, bell: Arc::default() };
         gaps.drain();
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut moments = 0;

@@ -1,11 +1,13 @@
 //! The collectors: one file each, and one line in the table.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slackwater_messages::{Sample, Traffic};
+use slackwater_messages::{Ask, Sample, Traffic};
 use slackwater_node::system::System;
 use slackwater_sniffer::Buckets;
 
+use crate::bell::Bell;
 use crate::config::Settings;
 use crate::pace::Watch;
 use crate::reason::Reason;
@@ -81,8 +83,12 @@ pub trait Collector {
         None
     }
 
-    /// Called once, when privileges are given up: periods begin at `start` and have this length.
-    fn start(&mut self, _start: Instant, _period: Duration) {}
+    /// Takes an ask of the controller that has traffic in it.
+    fn hear(&mut self, _ask: &Ask) {}
+
+    /// Called once, when privileges are given up: periods begin at `start` and have this length. Who measures in a thread
+    /// tells the bell of it.
+    fn start(&mut self, _start: Instant, _period: Duration, _bell: &Arc<Bell>) {}
 }
 
 /// A collector that is switched on.

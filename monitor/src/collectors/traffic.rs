@@ -1,14 +1,17 @@
-//! Requests and response times, from the packets that the sniffer sees on the node's interface.
+//! Requests and response times: from the packets that the sniffer sees on the node's interface, or while the controller
+//! tells of them from the balancer's host.
 
 use std::time::Duration;
 
-use slackwater_messages::{AbsenceCause, RouteTraffic, Sample, Traffic};
+use slackwater_messages::{AbsenceCause, Ask, Sample};
 use slackwater_node::system::System;
-use slackwater_sniffer::{Buckets, LiveSettings, Period, Port, RouteFigures, TrackerSettings};
+use slackwater_sniffer::{Buckets, LiveSettings, TrackerSettings};
 
 use super::metric::{count, metrics};
-use super::{Collector, CollectorKind, put};
+use super::{Collector, CollectorKind};
+use crate::balancers_traffic::{BalancersTraffic, NO_CAPTURE_NEEDED};
 use crate::capture::Capture;
+use crate::captured::{TrafficPeriod, both_ways, foreign, section};
 use crate::config::{Settings, SnifferSettings};
 use crate::counter_delta::{NO_TIME, seconds_between};
 use crate::pace::Watch;
@@ -16,9 +19,6 @@ use crate::reason::Reason;
 
 /// Time after which a failed capture (the interface is not up yet, or went away) is tried again.
 const RETRY_NS: u64 = 5_000_000_000;
-/// Most answers in a period that may belong to requests from before the capture.
-const MOST_FROM_BEFORE: u64 = 3;
-
 /// The collector and its metrics.
 #[rustfmt::skip]
 pub const COLLECTOR: CollectorKind = CollectorKind {
@@ -46,6 +46,8 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
         capture: Err((Reason::from(""), 0)),
         last_ns: 0,
         times: Buckets::default(),
+        balancers: BalancersTraffic::default(),
+        is_spared: false,
     };
     wire.reopen();
     Box::new(wire)
@@ -55,17 +57,6 @@ fn no_capture(why: &Reason) -> Reason {
     Reason { cause: why.cause.or(Some(AbsenceCause::NoCapture)), text: format!("no capture: {why}") }
 }
 
-/// The traffic of a period.
-struct TrafficPeriod {
-    period: Period,
-    sampled_share: f64,
-    /// Packets that the kernel dropped.
-    drops: Result<u64, Reason>,
-    elapsed_s: f64,
-    /// CPU time of the sniffer.
-    cpu_s: f64,
-}
-
 struct Wire {
     settings: SnifferSettings,
     system: System,
@@ -73,9 +64,39 @@ struct Wire {
     capture: Result<Capture, (Reason, u64)>,
     last_ns: u64,
     times: Buckets,
+    balancers: BalancersTraffic,
+    /// The capture is closed, since it is not needed.
+    is_spared: bool,
 }
 
 impl Wire {
+    /// Closes the capture while it is not needed, and opens it again when it is.
+    fn spare(&mut self) {
+        let needed = self.balancers.needs_capture((self.system.monotonic_ns)());
+        if needed && self.is_spared {
+            self.is_spared = false;
+            self.reopen();
+        } else if !needed && !self.is_spared {
+            self.is_spared = true;
+            self.capture = Err((Reason::new(AbsenceCause::NoCapture, NO_CAPTURE_NEEDED), u64::MAX));
+        }
+    }
+
+    /// What the capture saw since the last call, or why it sees nothing; a capture that failed is tried again.
+    fn captured(&mut self) -> Result<TrafficPeriod, Reason> {
+        let Some(taken) = self.take() else {
+            let Err((reason, retry_ns)) = &self.capture else { return Err(Reason::from(NO_TIME)) };
+            let (reason, is_due) = (reason.clone(), (self.system.monotonic_ns)() >= *retry_ns);
+            if is_due {
+                self.reopen();
+            }
+            return Err(reason);
+        };
+        foreign(&taken.period, &self.settings.ports)?;
+        both_ways(&taken.period, &self.settings.interface)?;
+        Ok(taken)
+    }
+
     fn reopen(&mut self) {
         let now_ns = (self.system.monotonic_ns)();
         self.last_ns = now_ns;
@@ -116,17 +137,18 @@ impl Wire {
 impl Collector for Wire {
     fn collect(&mut self, sample: &mut Sample) -> Result<(), Reason> {
         self.drain();
-        let Some(taken) = self.take() else {
-            let Err((reason, retry_ns)) = &self.capture else { return Ok(()) };
-            let (reason, is_due) = (reason.clone(), (self.system.monotonic_ns)() >= *retry_ns);
-            if is_due {
-                self.reopen();
-            }
-            return Err(reason);
-        };
-        foreign(&taken.period, &self.settings.ports)?;
-        both_ways(&taken.period, &self.settings.interface)?;
-        sample.traffic = Some(section(sample, taken));
+        let captured = self.captured();
+        let now_ns = (self.system.monotonic_ns)();
+        if self.balancers.is_told(now_ns) && !self.is_spared {
+            self.balancers.compare(captured.as_ref().ok().map(|taken| taken.period.exchanges), now_ns);
+        }
+        if self.balancers.stands_in(now_ns) {
+            sample.traffic = Some(self.balancers.section(sample));
+        } else {
+            self.balancers.leave_out();
+            sample.traffic = Some(section(sample, captured?));
+        }
+        self.spare();
         Ok(())
     }
 
@@ -135,6 +157,9 @@ impl Collector for Wire {
     }
 
     fn watch(&mut self, watch: &mut Watch) {
+        if self.balancers.stands_in((self.system.monotonic_ns)()) {
+            return self.balancers.watch(watch);
+        }
         let Ok(capture) = &self.capture else { return };
         watch.oldest_unanswered_ms = Some(capture.tracker.oldest_unanswered_ms((self.system.wall_ns)()));
         watch.in_flight = Some(capture.tracker.in_flight() as f64);
@@ -144,7 +169,17 @@ impl Collector for Wire {
         self.capture.is_ok().then_some(self.times)
     }
 
+    fn hear(&mut self, ask: &Ask) {
+        // The balancer's host does not know this node's classes of requests.
+        if self.settings.routes.is_empty()
+            && let (Some(traffic), Some(period_s)) = (&ask.traffic, ask.period_s)
+        {
+            self.balancers.hear(traffic, period_s, ask.lease_s, (self.system.monotonic_ns)());
+        }
+    }
+
     fn drain(&mut self) {
+        self.spare();
         let Ok(capture) = &mut self.capture else { return };
         if let Err(error) = capture.drain((self.system.monotonic_ns)()) {
             self.fail(&error);
@@ -152,172 +187,16 @@ impl Collector for Wire {
     }
 }
 
-/// Fails when a port speaks another protocol: its requests are not counted, and the figures would be too small.
-fn foreign(period: &Period, ports: &[Port]) -> Result<(), Reason> {
-    if period.foreign_ports.is_empty() {
-        return Ok(());
-    }
-    let measured = ports.iter().map(|port| {
-        let speaks = period.foreign_ports.iter().find(|foreign| foreign.port == port.number);
-        speaks.map_or(*port, |foreign| Port { protocol: Some(foreign.measure_as), ..*port })
-    });
-    let wanted: Vec<String> =
-        measured.map(|port| serde_json::to_string(&port).unwrap_or_else(|_| port.number.to_string())).collect();
-    let faults: Vec<String> = period.foreign_ports.iter().map(ToString::to_string).collect();
-    let text = format!(
-        "{}: requests there cannot be counted; in node.toml write [sniffer] ports = [{}]",
-        faults.join("; "),
-        wanted.join(", ")
-    );
-    Err(Reason::new(AbsenceCause::OtherProtocol, text))
-}
-
-/// Fails when only answers were captured, because the requests arrive another way, as with some routes and tunnels. A
-/// few answers may belong to requests from before the capture.
-fn both_ways(period: &Period, interface: &str) -> Result<(), Reason> {
-    let Period { exchanges, in_flight, counts, .. } = period;
-    let answers = counts.orphan_responses;
-    if *exchanges > 0 || *in_flight > 0 || counts.unmatched_requests > 0 || answers <= MOST_FROM_BEFORE {
-        return Ok(());
-    }
-    let text = format!(
-        "{answers} answers were seen on {interface}, and no request: the requests come in another way; name an interface \
-        that both pass in sniffer.interface"
-    );
-    Err(text.into())
-}
-
-/// The section of the Sample; values that are not available go to `sample.absent`.
-fn section(sample: &mut Sample, taken: TrafficPeriod) -> Traffic {
-    let TrafficPeriod { period, sampled_share, drops, elapsed_s, cpu_s } = taken;
-    let counts = &period.counts;
-    let mut traffic = Traffic {
-        in_flight: Some(period.in_flight),
-        oldest_unanswered_ms: Some(period.oldest_unanswered_ms),
-        // Requests that ask for no answer do not lack one.
-        unmatched: Some(counts.unmatched_requests.saturating_sub(counts.quiet_requests)),
-        holes: Some(counts.holes),
-        sampled_share: Some(sampled_share),
-        routes: period.details.routes.iter().map(|route| of_route(route, elapsed_s)).collect(),
-        ..Traffic::default()
-    };
-    let per_s = |value: f64| if elapsed_s > 0.0 { Ok(value / elapsed_s) } else { Err(NO_TIME) };
-    put!(sample, traffic.drops, drops);
-    put!(sample, traffic.rps, per_s(period.exchanges as f64));
-    put!(sample, traffic.rps_error, per_s(period.exchanges_error));
-    put!(sample, traffic.errors_per_s, per_s(period.errors as f64));
-    put!(sample, traffic.cpu_share, per_s(cpu_s));
-    let reason = "no exchange ended in this period";
-    put!(sample, traffic.rt_mean_ms, period.rt_mean_ms.ok_or(reason));
-    put!(sample, traffic.rt_p50_ms, period.rt_p50_ms.ok_or(reason));
-    put!(sample, traffic.rt_p95_ms, period.rt_p95_ms.ok_or(reason));
-    put!(sample, traffic.rt_p99_ms, period.rt_p99_ms.ok_or(reason));
-    traffic
-}
-
-/// Figures of one route class. Without exchanges it has no response time, which its rate of zero explains.
-fn of_route(route: &RouteFigures, elapsed_s: f64) -> RouteTraffic {
-    let per_s = |count: u64| (elapsed_s > 0.0).then(|| count as f64 / elapsed_s);
-    RouteTraffic {
-        route: route.name.clone(),
-        rps: per_s(route.exchanges),
-        rt_mean_ms: route.last_byte_ms.mean,
-        rt_p95_ms: route.last_byte_ms.p95,
-        errors_per_s: per_s(route.status.server_error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::collectors::ActiveCollector;
+    use slackwater_messages::Traffic;
+    use slackwater_node::fixture::Fixture;
     use slackwater_sniffer::LEAST_CONNECTIONS;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::time::{Duration, Instant};
-
-    fn taken(period: Period, drops: Result<u64, Reason>, elapsed_s: f64) -> TrafficPeriod {
-        TrafficPeriod { period, sampled_share: 0.25, drops, elapsed_s, cpu_s: 0.001 }
-    }
-
-    #[test]
-    fn counts_become_rates_of_the_period() {
-        let mut sample = Sample::default();
-        let period = Period {
-            exchanges: 50,
-            errors: 2,
-            in_flight: 3,
-            oldest_unanswered_ms: 41.0,
-            rt_mean_ms: Some(2.5),
-            rt_p50_ms: Some(1.0),
-            exchanges_error: 12.0,
-            ..Period::default()
-        };
-        let traffic = section(&mut sample, taken(period, Ok(7), 0.2));
-        assert_eq!((traffic.rps, traffic.errors_per_s), (Some(250.0), Some(10.0)));
-        assert_eq!((traffic.in_flight, traffic.drops, traffic.rt_mean_ms), (Some(3), Some(7), Some(2.5)));
-        assert_eq!(traffic.oldest_unanswered_ms, Some(41.0));
-        assert_eq!(
-            (traffic.sampled_share, traffic.rps_error, traffic.cpu_share),
-            (Some(0.25), Some(60.0), Some(0.005))
-        );
-    }
-
-    #[test]
-    fn answers_without_any_request_are_no_rate_of_zero() {
-        let mut period = Period::default();
-        period.counts.orphan_responses = MOST_FROM_BEFORE;
-        assert_eq!(both_ways(&period, "eth0"), Ok(()), "of requests from before the capture");
-        period.counts.orphan_responses = 60;
-        let reason = both_ways(&period, "eth0").expect_err("one direction is missing");
-        let text = "60 answers were seen on eth0, and no request: the requests come in another way; ";
-        assert!(reason.text.starts_with(text), "{}", reason.text);
-        for seen in [Period { exchanges: 1, ..period.clone() }, Period { in_flight: 1, ..period.clone() }] {
-            assert_eq!(both_ways(&seen, "eth0"), Ok(()));
-        }
-        period.counts.unmatched_requests = 1;
-        assert_eq!(both_ways(&period, "eth0"), Ok(()));
-    }
-
-    #[test]
-    fn route_classes_and_what_was_lost_are_told() {
-        let mut period = Period { exchanges: 3, ..Period::default() };
-        period.counts.unmatched_requests = 5;
-        period.counts.quiet_requests = 3;
-        period.counts.holes = 1;
-        let mut search = RouteFigures { name: "search".to_owned(), exchanges: 3, ..RouteFigures::default() };
-        search.last_byte_ms.mean = Some(9.0);
-        search.last_byte_ms.p95 = Some(14.0);
-        search.status.server_error = 1;
-        period.details.routes = vec![search, RouteFigures { name: "other".to_owned(), ..RouteFigures::default() }];
-        let traffic = section(&mut Sample::default(), taken(period, Ok(0), 0.5));
-        assert_eq!((traffic.unmatched, traffic.holes), (Some(2), Some(1)));
-        let expected = RouteTraffic {
-            route: "search".to_owned(),
-            rps: Some(6.0),
-            rt_mean_ms: Some(9.0),
-            rt_p95_ms: Some(14.0),
-            errors_per_s: Some(2.0),
-        };
-        let other = RouteTraffic {
-            route: "other".to_owned(),
-            rps: Some(0.0),
-            errors_per_s: Some(0.0),
-            ..RouteTraffic::default()
-        };
-        assert_eq!(traffic.routes, [expected, other]);
-    }
-
-    #[test]
-    fn without_exchanges_there_is_no_response_time_but_a_rate_of_zero() {
-        let mut sample = Sample::default();
-        let traffic = section(&mut sample, taken(Period::default(), Err("gone".into()), 0.2));
-        assert_eq!((traffic.rps, traffic.rt_mean_ms, traffic.drops), (Some(0.0), None, None));
-        assert_eq!(sample.absent["traffic.drops"], "gone");
-        for name in ["rt_mean_ms", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms"] {
-            assert_eq!(sample.absent[&format!("traffic.{name}")], "no exchange ended in this period");
-        }
-    }
 
     #[test]
     fn a_capture_that_cannot_be_opened_gives_its_reason() {
@@ -392,5 +271,55 @@ mod tests {
         exchange_on_each(&mut pairs);
         let whole = sample_until(&mut collector, idle, |traffic| traffic.rps > Some(0.0));
         assert_eq!(whole.rps_error, Some(0.0), "{whole:?}");
+    }
+
+    fn told(rps: f64, lease_s: f64) -> Ask {
+        let traffic = Some(Traffic { rps: Some(rps), rt_mean_ms: Some(2.0), ..Traffic::default() });
+        Ask { lease_s, traffic, period_s: Some(1.0), ..Ask::default() }
+    }
+
+    #[test]
+    fn while_the_controller_tells_of_the_traffic_nothing_is_captured_and_then_it_is_again() {
+        let fixture = Fixture::new(&[]);
+        let mut settings = Settings::default();
+        settings.sniffer.interface = "lo".to_owned();
+        settings.sniffer.ports = vec!["1".parse().expect("a port")];
+        let mut active = COLLECTOR.open(&settings, &fixture.system());
+        let captures = |active: &ActiveCollector| active.collector.drain_within().is_some();
+        if !captures(&active) {
+            return println!("skipped: {:?}", active.sample().absent["traffic"]);
+        }
+        for second in 0..4 {
+            assert!(captures(&active), "not compared yet, after {second} s");
+            active.collector.hear(&told(100.0, 3.0));
+            fixture.advance_s(1.0);
+            let captured = active.sample().traffic.expect("traffic");
+            assert_eq!(captured.rps, Some(if second == 3 { 100.0 } else { 0.0 }));
+        }
+        assert!(!captures(&active) && active.collector.response_times().is_none());
+        fixture.advance_s(1.0);
+        let traffic = active.sample().traffic.expect("traffic");
+        assert_eq!((traffic.rps, traffic.cpu_share), (Some(100.0), Some(0.0)), "the newest again");
+        fixture.advance_s(2.0);
+        active.collector.drain();
+        assert!(captures(&active), "the lease is over");
+        fixture.advance_s(0.1);
+        assert_eq!(active.sample().traffic.expect("traffic").rps, Some(0.0), "of its own");
+    }
+
+    #[test]
+    fn without_a_capture_the_controller_tells_and_classes_of_requests_need_one() {
+        let fixture = Fixture::new(&[]);
+        let mut settings = Settings::default();
+        settings.sniffer.interface = String::new();
+        let mut active = COLLECTOR.open(&settings, &fixture.system());
+        active.collector.hear(&told(100.0, 3.0));
+        assert_eq!(active.sample().traffic.expect("traffic").rps, Some(100.0));
+        fixture.advance_s(3.0);
+        assert!(active.sample().absent["traffic"].contains("no interface"));
+        settings.sniffer.routes = vec!["search=/search*".parse().expect("a route")];
+        let mut active = COLLECTOR.open(&settings, &fixture.system());
+        active.collector.hear(&told(100.0, 3.0));
+        assert_eq!(active.sample().traffic, None);
     }
 }

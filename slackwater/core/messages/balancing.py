@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from slackwater.core.messages.causes import CycleOutage, DecisionCause, Mode, ServerCondition, WeightsMean
 from slackwater.core.messages.fields import MOST, Count, Name, NonNegative, ServerName, Share, Version
+from slackwater.core.messages.sample import Traffic
 
 
 class Weight(msgspec.Struct, omit_defaults=True):
@@ -29,14 +30,20 @@ LONGEST_ASK_S = 60.0
 
 
 class Ask(msgspec.Struct, omit_defaults=True):
-    """Asks a node's monitor for Samples as often as in an event. Subject: `slackwater.ask.<pool>.<node>`."""
+    """Asks a node's monitor for Samples as often as in an event, or with `traffic` to put that into its Samples.
+
+    Subject: `slackwater.ask.<pool>.<node>`. A monitor that is told of its traffic need not capture packets."""
 
     v: Version
     node: Name
     pool: Name
     time_unix_s: NonNegative
     lease_s: Annotated[float, Meta(gt=0.0, le=LONGEST_ASK_S)]
-    """How long after its arrival it holds; then the monitor's own pace goes on."""
+    """How long after its arrival it holds; then the monitor's own pace, and its own capture, go on."""
+    period_s: NonNegative | None = None
+    """The time that `traffic` covers."""
+    traffic: Traffic | None = None
+    """The node's requests since the ask before, as the balancer's host sees them."""
 
 
 class ServerState(msgspec.Struct, omit_defaults=True):
