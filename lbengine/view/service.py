@@ -68,7 +68,7 @@ async def run(settings: ControllerSettings) -> None:
     heartbeat = Heartbeat(pool.name for pool in settings.pool)
     bus = await Bus.connect(settings.controller_bus, "slackwater-balancer-view")
     try:
-        views = [PoolView(pool, settings, bus.publish_samples) for pool in settings.pool]
+        views = [PoolView(pool, settings, bus.publish_together) for pool in settings.pool]
         for view in views:
             await bus.subscribe("sample", view.hear, pool=view.pool.name)
         await asyncio.gather(*(view.run(stop, partial(heartbeat.beat, view.pool.name)) for view in views))

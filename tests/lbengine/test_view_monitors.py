@@ -52,7 +52,7 @@ def test_a_monitor_captures_nothing_while_the_view_tells_of_its_requests(
     async def play() -> None:
         bus = await Bus.connect(BusSettings(server.url), "test", wait_s=WITHIN_S)
         heard: list[Sample] = []
-        view = PoolView(settings.pool[0], settings, bus.publish_samples, listens_s=0.0)
+        view = PoolView(settings.pool[0], settings, bus.publish_together, listens_s=0.0)
 
         def hear(sample: Sample) -> None:
             view.hear(sample)

@@ -122,7 +122,7 @@ def test_samples_that_are_sent_together_arrive_one_by_one(server: Server, caplog
         await reader.subscribe("sample", received.append, pool="web")
         await reader.flush(IN_TIME_S)
         together = [sample("n1"), sample("no..subject"), sample("n2"), sample("n1", seq=1)]
-        await sender.publish_samples(together)
+        await sender.publish_together(together)
         await until(lambda: len(received) == 3)
         assert received == [message for message in together if message.node != "no..subject"]
 

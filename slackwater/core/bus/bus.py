@@ -35,17 +35,7 @@ from slackwater.core.bus.intake import BYTES_A_MESSAGE, PER_S, Intake
 from slackwater.core.bus.parts import WholeCycles, payloads
 from slackwater.core.complaints import Complaints
 from slackwater.core.config import BusSettings
-from slackwater.core.messages import (
-    KINDS,
-    WSENGINE,
-    Ask,
-    Change,
-    Message,
-    MessageError,
-    Sample,
-    is_of_wsengine,
-    plain_text,
-)
+from slackwater.core.messages import KINDS, WSENGINE, Change, Message, MessageError, is_of_wsengine, plain_text
 
 log = logging.getLogger("slackwater.bus")
 
@@ -242,16 +232,15 @@ class Bus:
         except nats.errors.Error as error:
             log.debug("bus %s: not sent: %s", self.url, _text(error))
 
-    async def publish_samples(self, samples: Sequence[Sample | Ask]) -> None:
-        """Sends Samples, and what monitors are told, as `publish` does with each; many cost less together."""
+    async def publish_together(self, messages: Sequence[Message]) -> None:
+        """Sends messages, as `publish` does with each of them; many cost less together."""
         if not self.connected:
             return
         sent: list[tuple[bytes, bytes]] = []
-        for sample in samples:
-            kind = "ask" if isinstance(sample, Ask) else "sample"
-            subject = f"slackwater.{kind}.{sample.pool}.{sample.node}"
+        for message in messages:
+            subject = subject_of(message)
             try:
-                sent += [(subject.encode(), data) for data in payloads(sample, subject, self._client.max_payload)]
+                sent += [(subject.encode(), data) for data in payloads(message, subject, self._client.max_payload)]
             except MessageError as error:
                 self._complain(subject, f"it is not sent: {error}")
         try:
