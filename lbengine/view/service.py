@@ -107,6 +107,7 @@ class PoolView:
         self.pool = pool
         own = settings.balancer_view
         self._look_s, self._listens_s = own.look_s, listens_s
+        self._tells_monitors = own.tells_monitors and bool(own.sniffer)
         self._balancer = balancer or balancer_of(pool, settings.lbengine.socket_timeout_s)
         self._packets = Packets(own.sniffer, own.look_s) if own.sniffer else None
         self._publish = publish
@@ -296,7 +297,7 @@ class PoolView:
     def _is_viewed(self, server: Server) -> bool:
         """Whether anything is to be said of a server. The counters alone tell a monitor nothing."""
         node = self._node(server)
-        told = self._packets is not None or not self._has_monitor(node)
+        told = self._tells_monitors or not self._has_monitor(node)
         return told and server.placeholder != "no_address" and is_name(node)
 
     def _has_monitor(self, node: str) -> bool:

@@ -180,14 +180,18 @@ def test_a_standby_leaves_the_word_to_the_active_controller(running: RealHAProxy
     asyncio.run(play())
 
 
-def test_where_every_node_has_a_monitor_the_balancer_is_hardly_read(running: RealHAProxy) -> None:
+@pytest.mark.parametrize(("sniffer", "more"), [("", ""), (SNIFFER or "", "tells_monitors = false\n")])
+def test_where_monitors_have_nothing_to_be_told_the_balancer_is_hardly_read(
+    running: RealHAProxy, sniffer: str, more: str
+) -> None:
     async def play() -> None:
-        watched = Watched(running)
+        watched = Watched(running, sniffer, more=more)
         for node in ("host1", "host2", "third"):
             watched.view.hear(Sample(1, node, "web", 1.0, "boot", 0, 0.2))
         async with watching(watched):
             await watched.until(lambda: watched.view._least_pause_s == IDLE_S, "a rest")
         assert not watched.samples
+        assert not watched.asks
 
     asyncio.run(play())
 

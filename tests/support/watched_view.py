@@ -18,11 +18,13 @@ SERVERS = 3
 class Watched:
     """A view of a HAProxy, and the Samples that it has made."""
 
-    def __init__(self, balancer: RealHAProxy, sniffer: str = "", timeout_s: float = 20.0, socket: str = "") -> None:
-        """`socket`: the admin socket, if it is not the balancer's own."""
+    def __init__(
+        self, balancer: RealHAProxy, sniffer: str = "", timeout_s: float = 20.0, socket: str = "", more: str = ""
+    ) -> None:
+        """`socket`: the admin socket, if it is not the balancer's own; `more`: lines of `[balancer_view]`."""
         settings = parse(
             f"[lbengine]\nsocket_timeout_s = {timeout_s:g}\n"
-            f'[balancer_view]\nmode = "on"\nlook_s = 0.05\nsniffer = "{sniffer}"\n'
+            f'[balancer_view]\nmode = "on"\nlook_s = 0.05\nsniffer = "{sniffer}"\n{more}'
             f'[[pool]]\nname = "web"\nbackend = "web"\nsocket = "{socket or balancer.socket}"\n'
             'servers = { host3 = "third" }\n',
             "test",

@@ -24,3 +24,10 @@ class BalancerViewSettings(Settings, frozen=True):
             " Without it the balancer's counters give rates, errors and mean response times. Empty: the counters alone"
         ),
     ] = "slackwater-sniffer"
+    tells_monitors: Annotated[
+        bool,
+        Meta(
+            description="monitors are told of their node's requests where the packets on this host show all of them,"
+            " and capture none themselves; false: each monitor captures its own"
+        ),
+    ] = True
