@@ -39,7 +39,7 @@ impl Asks {
     /// Takes an ask that arrived at `now`. One for Samples never shortens an earlier one, so asks may arrive late, twice
     /// or in another order. An ask without a lease is ignored.
     pub fn take(&self, ask: Ask, now: Instant) {
-        if !(ask.lease_s > 0.0) {
+        if ask.lease_s.is_nan() || ask.lease_s <= 0.0 {
             return;
         }
         let mut state = lock(&self.state);
