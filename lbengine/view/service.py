@@ -1,9 +1,10 @@
 """The part that looks at servers from the balancer: Samples of each server whose node has no monitor.
 
 They go the same way as monitors' do. A node of which a monitor's Sample was heard lately has none from here. Where
-packets show all of its requests, its monitor is told of them instead, so that it need not capture packets itself. Of
-several controllers of a pool one speaks of a node: two would seem to be a machine that restarts with each Sample. It is
-one whose balancer has requests, as of an active and a standby balancer the standby's servers look idle.
+packets show all of its requests, its monitor is told of them instead, so that it need not capture packets itself. Where
+a pool has several controllers, one of them speaks of a node: two would look like a machine that restarts with each
+Sample. The controller that speaks is one whose balancer has requests, since the servers look idle from a standby
+balancer.
 
 Packets are looked at five times a second. The balancer is asked as often only while a server is busy whose packets do
 not show all of its requests; otherwise once a second, for its servers and its errors.
@@ -41,17 +42,17 @@ from slackwater.lbengine.view.samples import Origin, covered_s, sample_of
 log = logging.getLogger("slackwater.view")
 
 LISTENS_S = 3.0
-"""Before the first Sample: a monitor sends one each second, also while nothing happens."""
+"""Time before the first Sample in which monitors are listened for: each sends a Sample every second, also when idle."""
 MONITOR_GONE_AFTER_S = 10.0
-"""A node whose monitor was silent for so long has none."""
+"""A node whose monitor was silent for this long counts as without a monitor."""
 IDLE_S = 5.0
-"""From one look to the next while every server has a monitor."""
+"""Time from one look to the next while every server has a monitor."""
 MOST_CORE_SHARE = 0.02
-"""Of a core, for reading the balancer; a balancer of very many servers is asked less often for that."""
+"""Share of a core that reading the balancer may take; a balancer with very many servers is asked less often."""
 LBENGINE_TELLS_S = 10.0
-"""The log says that the balancer is away: lbengine does at once, and this part where it lasts."""
+"""This part logs that the balancer is away after this time; lbengine logs it at once."""
 ASKED_EVERY_S = 1.0
-"""While packets show all that its servers are asked for."""
+"""Time between two questions to the balancer while packets show all requests of its servers."""
 COLLECT_AFTER = 50_000
 """New objects until the garbage collector looks for circles. A look at 1,000 servers makes some 10,000 objects and no
 circle, and with Python's own 700 the collector would look ten times in each."""
@@ -68,7 +69,7 @@ async def run(settings: ControllerSettings) -> None:
     heartbeat = Heartbeat(pool.name for pool in settings.pool)
     bus = await Bus.connect(settings.controller_bus, "slackwater-balancer-view")
     try:
-        views = [PoolView(pool, settings, bus.publish_together) for pool in settings.pool]
+        views = [PoolWatcher(pool, settings, bus.publish_together) for pool in settings.pool]
         for view in views:
             await bus.subscribe("sample", view.hear, pool=view.pool.name)
         await asyncio.gather(*(view.run(stop, partial(heartbeat.beat, view.pool.name)) for view in views))
@@ -82,17 +83,17 @@ class ViewedServer(msgspec.Struct, frozen=True):
     server: Server
     node: str
     end: str
-    """Its address in the sniffer's form."""
+    """The server's address in the sniffer's form."""
     why_not: str
-    """Why it has no times from packets, in words; empty where it has."""
+    """Why the server has no times from packets, in words; empty where it has."""
     complete: bool
-    """Its packets show all of its requests."""
+    """Whether its packets show all of its requests."""
     has_monitor: bool
     """Its monitor is told of its requests, as far as packets show all of them."""
 
 
-class PoolView:
-    """One pool's servers."""
+class PoolWatcher:
+    """Watches the servers of one pool."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class PoolView:
         self._packets = Packets(own.sniffer, own.look_s) if own.sniffer else None
         self._publish = publish
         self._least_pause_s = 0.0
-        """Until the balancer is asked again, by what the last time has cost."""
+        """Least time until the balancer is asked again, by the cost of the last question."""
         self._asked_s = -math.inf
         """Monotonic time when the balancer answered last."""
         self._counts_requests = True
@@ -123,7 +124,7 @@ class PoolView:
         self._unseen: set[str] = set()
         """Servers of whose requests nothing is known."""
         self._newly_unseen: dict[str, list[str]] = {}
-        """Why, in words -> those of which that was not logged yet."""
+        """Reason, in words -> servers of which it was not logged yet."""
         self._monitors: dict[str, float] = {}
         """Node -> time when its monitor was heard last."""
         self._boot_id = kernel_id()
@@ -149,7 +150,9 @@ class PoolView:
             while not stop.is_set():
                 messages, now_s = await self._look(), time.monotonic()
                 if now_s >= speaks_from_s:
-                    await self._publish([told for told in messages if not self._others.speak_of(told.node, now_s)])
+                    await self._publish(
+                        [message for message in messages if not self._others.speak_of(message.node, now_s)]
+                    )
                 beat()
                 await self._pause(stop)
         finally:
@@ -197,7 +200,7 @@ class PoolView:
                 quiet_s=self._pace.take_skipped_s(name),
             )
             if seen.has_monitor:
-                messages += [] if (told := _told(made)) is None else [told]
+                messages += [] if (ask := _ask_for(made)) is None else [ask]
                 continue
             self._seq[seen.node] = seq
             messages.append(made)
@@ -297,15 +300,15 @@ class PoolView:
     def _is_viewed(self, server: Server) -> bool:
         """Whether anything is to be said of a server. The counters alone tell a monitor nothing."""
         node = self._node(server)
-        told = self._tells_monitors or not self._has_monitor(node)
-        return told and server.placeholder != "no_address" and is_name(node)
+        is_told = self._tells_monitors or not self._has_monitor(node)
+        return is_told and server.placeholder != "no_address" and is_name(node)
 
     def _has_monitor(self, node: str) -> bool:
         heard_s = self._monitors.get(node)
         return heard_s is not None and time.monotonic() - heard_s < MONITOR_GONE_AFTER_S
 
 
-def _told(sample: Sample) -> Ask | None:
+def _ask_for(sample: Sample) -> Ask | None:
     """What a monitor is told of its requests; None: nothing is known of them."""
     traffic = sample.traffic
     if traffic is None or traffic.rps is None:

@@ -228,11 +228,11 @@ def test_a_monitor_is_told_of_the_requests_that_packets_show_in_place_of_samples
         heard = Sample(1, "third", "web", 1.0, "boot", 0, 0.2)
         watched.view.hear(heard)
 
-        def told() -> bool:
+        def is_told() -> bool:
             return any(ask.traffic is not None and ask.traffic.rt_p95_ms for ask in watched.asks)
 
         async with watching(watched), asyncio.timeout(WITHIN_S):
-            while not told():
+            while not is_told():
                 await ask(running, 30)
                 watched.view.hear(heard)
         assert {ask.node for ask in watched.asks} == {"third"}

@@ -20,7 +20,7 @@ from slackwater.lbengine.backends.ipvs.ipvs import LvsServer, LvsSnapshot
 from slackwater.lbengine.balancer import Balancer, Server, Snapshot
 from slackwater.lbengine.view.agreement import OTHER_WAY, REQUESTS
 from slackwater.lbengine.view.packets import DIRECT, NO_TCP
-from slackwater.lbengine.view.service import ASKED_EVERY_S, PoolView
+from slackwater.lbengine.view.service import ASKED_EVERY_S, PoolWatcher
 from tests.support.paths import PROGRAMS
 from tests.support.real_haproxy import web_servers
 from tests.support.watched_view import WITHIN_S, traffic_of
@@ -103,7 +103,7 @@ async def viewing(played: Played, sniffer: str = "", *, twice: bool = False) -> 
         view.samples += [message for message in messages if isinstance(message, Sample)]
         assert len(messages) == sum(isinstance(message, Sample) for message in messages), "no monitor was heard"
 
-    looking = PoolView(settings.pool[0], settings, keep, listens_s=0.0, quiet_s=0.05, balancer=played)
+    looking = PoolWatcher(settings.pool[0], settings, keep, listens_s=0.0, quiet_s=0.05, balancer=played)
     if twice:
         look, turns = looking._look, itertools.cycle((False, True))
 

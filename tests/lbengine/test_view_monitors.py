@@ -14,7 +14,7 @@ import pytest
 from slackwater.core.bus.bus import Bus
 from slackwater.core.config import BusSettings, parse
 from slackwater.core.messages import Sample
-from slackwater.lbengine.view.service import PoolView
+from slackwater.lbengine.view.service import PoolWatcher
 from tests.support.nats_process import Server
 from tests.support.paths import PROGRAMS
 from tests.support.real_haproxy import RealHAProxy, needs_haproxy
@@ -52,7 +52,7 @@ def test_a_monitor_captures_nothing_while_the_view_tells_of_its_requests(
     async def play() -> None:
         bus = await Bus.connect(BusSettings(server.url), "test", wait_s=WITHIN_S)
         heard: list[Sample] = []
-        view = PoolView(settings.pool[0], settings, bus.publish_together, listens_s=0.0)
+        view = PoolWatcher(settings.pool[0], settings, bus.publish_together, listens_s=0.0)
 
         def hear(sample: Sample) -> None:
             view.hear(sample)
@@ -69,11 +69,11 @@ def test_a_monitor_captures_nothing_while_the_view_tells_of_its_requests(
         await until(lambda sample: sample.traffic is not None and not is_spared(sample))
         stop = asyncio.Event()
         looks = asyncio.create_task(view.run(stop))
-        told = await until(is_spared)
-        told = await until(lambda sample: is_spared(sample) and bool(sample.traffic and sample.traffic.rt_p95_ms))
-        assert told.traffic is not None
-        assert told.traffic.rps
-        assert told.traffic.cpu_share == 0.0
+        spared = await until(is_spared)
+        spared = await until(lambda sample: is_spared(sample) and bool(sample.traffic and sample.traffic.rt_p95_ms))
+        assert spared.traffic is not None
+        assert spared.traffic.rps
+        assert spared.traffic.cpu_share == 0.0
         stop.set()
         await looks
         await until(lambda sample: not is_spared(sample) and bool(sample.traffic and sample.traffic.rt_p95_ms))

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from slackwater.core.config import parse
 from slackwater.core.messages import Ask, Sample, Traffic
-from slackwater.lbengine.view.service import PoolView
+from slackwater.lbengine.view.service import PoolWatcher
 from tests.support.real_haproxy import RealHAProxy
 
 WITHIN_S = 60.0
@@ -32,7 +32,7 @@ class Watched:
         self.samples: list[Sample] = []
         self.asks: list[Ask] = []
         """What monitors were told."""
-        self.view = PoolView(settings.pool[0], settings, self._keep, listens_s=0.0, quiet_s=0.05)
+        self.view = PoolWatcher(settings.pool[0], settings, self._keep, listens_s=0.0, quiet_s=0.05)
 
     async def _keep(self, messages: Sequence[Sample | Ask]) -> None:
         self.samples += [message for message in messages if isinstance(message, Sample)]

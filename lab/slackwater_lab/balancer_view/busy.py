@@ -20,7 +20,7 @@ from slackwater.core.bus.bus import Bus
 from slackwater.core.config import parse
 from slackwater.core.messages import Sample
 from slackwater.lbengine.view import agreement, service
-from slackwater.lbengine.view.service import PoolView
+from slackwater.lbengine.view.service import PoolWatcher
 from slackwater_lab.balancer_view.looks import cpu_of
 from slackwater_lab.cluster.paths import BIN, program
 
@@ -97,7 +97,7 @@ async def measured(folder: Path, haproxy_pid: int) -> str:
         sent += len(samples)
         await bus.publish_samples(samples)
 
-    view = PoolView(settings.pool[0], settings, publish, listens_s=0.0)
+    view = PoolWatcher(settings.pool[0], settings, publish, listens_s=0.0)
     stop = asyncio.Event()
     viewing = asyncio.create_task(view.run(stop))
     await asyncio.sleep(WARM_S)

@@ -11,7 +11,7 @@ from typing import Any
 from slackwater.core.config import parse
 from slackwater.core.messages import Ask, Sample, encode
 from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
-from slackwater.lbengine.view.service import PoolView
+from slackwater.lbengine.view.service import PoolWatcher
 from slackwater_lab.balancer_view.front import FIRST_PORT, POOL, READY_S, answers
 from slackwater_lab.balancer_view.looks import counters_of, cpu_of
 from slackwater_lab.cluster.hosts import BRIDGE
@@ -93,7 +93,7 @@ async def _viewed(path: str, pid: int, sniffer: str) -> dict[str, float]:
         looks += 1
 
     stop = asyncio.Event()
-    view = PoolView(settings.pool[0], settings, send, listens_s=0.0)
+    view = PoolWatcher(settings.pool[0], settings, send, listens_s=0.0)
     viewing = asyncio.create_task(view.run(stop, beat))
     await asyncio.sleep(SETTLED_S)
     begun_s, haproxy_s, looks_before = time.process_time(), cpu_of(pid), looks
