@@ -18,7 +18,7 @@ from pathlib import Path
 
 from slackwater.core.bus.bus import Bus
 from slackwater.core.config import parse
-from slackwater.core.messages import Sample
+from slackwater.core.messages import Ask, Sample
 from slackwater.lbengine.view import agreement, service
 from slackwater.lbengine.view.service import PoolWatcher
 from slackwater_lab.balancer_view.looks import cpu_of
@@ -92,10 +92,10 @@ async def measured(folder: Path, haproxy_pid: int) -> str:
     sent = 0
     bus = await Bus.connect(f"nats://127.0.0.1:{BUS_PORT}", "lab")
 
-    async def publish(samples: Sequence[Sample]) -> None:
+    async def publish(messages: Sequence[Sample | Ask]) -> None:
         nonlocal sent
-        sent += len(samples)
-        await bus.publish_samples(samples)
+        sent += len(messages)
+        await bus.publish_together(messages)
 
     view = PoolWatcher(settings.pool[0], settings, publish, listens_s=0.0)
     stop = asyncio.Event()
