@@ -31,7 +31,7 @@ WORDS: dict[State, str] = {
 }
 CONDITIONS: dict[ServerCondition, str] = {
     "up": "up",
-    "unchecked": "not checked",
+    "unchecked": "up, no check",
     "draining": "draining",
     "maintenance": "in maintenance",
     "down": "down",

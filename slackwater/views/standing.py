@@ -88,7 +88,8 @@ _WORDS: dict[Kind, _Words] = {
     ),
     "act": _Words(
         "acting",
-        "In {pools} a server beside a noisy neighbour gets less weight, and its baseline back when it is calm.",
+        "In {pools} a server that is slow by itself, as beside a noisy neighbour, gets less weight, and its baseline"
+        " back when it is calm.",
         "Nothing is to be done; “Pause everything” sets the baseline weights at once.",
     ),
     "observe": _Words(

@@ -37,7 +37,7 @@ def view(pool: str = "web", state: State = "calm", **more: object) -> PoolStatus
 
 
 SEEN = [
-    ([view()], "acting", "In pool web a server beside a noisy neighbour gets less weight"),
+    ([view()], "acting", "In pool web a server that is slow by itself, as beside a noisy neighbour, gets less weight"),
     ([view(mode="observe")], "observing", "In pool web decisions are recorded, and no weight is changed."),
     ([view(paused=True)], "paused", "Pool web has the baseline weights"),
     ([view(stale=True, age_s=12.0)], "broken", "The controller is silent about pool web"),
