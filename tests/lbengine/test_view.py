@@ -180,7 +180,7 @@ def test_a_standby_leaves_the_word_to_the_active_controller(running: RealHAProxy
     asyncio.run(play())
 
 
-@pytest.mark.parametrize(("sniffer", "more"), [("", ""), (SNIFFER or "", "tells_monitors = false\n")])
+@pytest.mark.parametrize(("sniffer", "more"), [("", "tells_monitors = true\n"), (SNIFFER or "", "")])
 def test_where_monitors_have_nothing_to_be_told_the_balancer_is_hardly_read(
     running: RealHAProxy, sniffer: str, more: str
 ) -> None:
@@ -224,7 +224,7 @@ def test_packets_tell_the_times_of_requests(running: RealHAProxy) -> None:
 @may_capture
 def test_a_monitor_is_told_of_the_requests_that_packets_show_in_place_of_samples(running: RealHAProxy) -> None:
     async def play() -> None:
-        watched = Watched(running, SNIFFER or "")
+        watched = Watched(running, SNIFFER or "", more="tells_monitors = true\n")
         heard = Sample(1, "third", "web", 1.0, "boot", 0, 0.2)
         watched.view.hear(heard)
 

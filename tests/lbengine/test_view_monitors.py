@@ -44,7 +44,7 @@ def test_a_monitor_captures_nothing_while_the_view_tells_of_its_requests(
         f'ports = [{ports[0]}]\n[metrics]\nlisten = ""\n[canary]\nenabled = false\n[pmu]\nenabled = false\n'
     )
     settings = parse(
-        f'[balancer_view]\nmode = "on"\nsniffer = "{SNIFFER}"\n'
+        f'[balancer_view]\nmode = "on"\ntells_monitors = true\nsniffer = "{SNIFFER}"\n'
         f'[[pool]]\nname = "web"\nbackend = "web"\nsocket = "{running.socket}"\n',
         "test",
     )

@@ -95,9 +95,8 @@ def start_bus(lab: Lab) -> Program:
 
 def start_view(lab: Lab) -> Program:
     """The balancer's view alone of a controller, which tells monitors of their requests. The bus is up."""
-    CONTROLLER_FILE.write_text(
-        controller_toml(pools_of(lab.hosts), lab.balancer.admin_socket, f"127.0.0.1:{free_port(8099)}", "observe")
-    )
+    where = pools_of(lab.hosts), lab.balancer.admin_socket, f"127.0.0.1:{free_port(8099)}"
+    CONTROLLER_FILE.write_text(controller_toml(*where, "observe") + "\n[balancer_view]\ntells_monitors = true\n")
     argv = lab.aside([program("slackwater"), "run", "balancer_view", "--config", str(CONTROLLER_FILE)])
     env = {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '/usr/bin:/bin')}"}
     return lab.add(Program.start(VIEW, argv, LAB_DIR / "view.log", env))

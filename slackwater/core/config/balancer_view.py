@@ -27,7 +27,7 @@ class BalancerViewSettings(Settings, frozen=True):
     tells_monitors: Annotated[
         bool,
         Meta(
-            description="monitors are told of their node's requests where the packets on this host show all of them,"
-            " and capture none themselves; false: each monitor captures its own"
+            description="true: monitors are told of their node's requests where the packets on this host show all of"
+            " them, and capture none themselves. It halves what they cost; a neighbour is seen some 0.15 s later"
         ),
-    ] = True
+    ] = False
