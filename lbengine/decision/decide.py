@@ -260,12 +260,12 @@ def _requests(state: PoolState, servers: _Servers, name: str, verdict: Verdict) 
     others, others_usual = (sum(weights.values()) - weights[name] for weights in (present, usual))
     baseline, before, total_rps = servers.movable[name], state.positions[name], state.rates.total_rps or 0.0
     ratio = guard.least_weight(baseline) / max(others_usual, 1)
-    if total_rps > LEAST_RPS:
-        ratio = max(ratio, LEAST_RPS / (total_rps - LEAST_RPS))
+    if state.rates.total_rps is not None:
+        ratio = max(ratio, LEAST_RPS / max(total_rps - LEAST_RPS, 1e-9))
     kept = before.trial.before if before.trial is not None and before.is_tried else before.weight
     few = min(max(math.ceil(ratio * others), 2 * kept, 1), baseline)
     few_s = FEW_REQUESTS / max(total_rps * few / (others + few), 1e-9)
-    answered = verdict.rps != 0.0 or bool((state.rates.served or {}).get(name))
+    answered = bool(verdict.rps or (state.rates.served or {}).get(name))
     return Requests(_probability(verdict), answered, few, min(max(few_s, FEW_LEAST_S), FEW_MOST_S), others)
 
 

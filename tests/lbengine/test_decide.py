@@ -38,6 +38,7 @@ def turn(
     shown: bool = True,
     probability: float | None = None,
     rps: float | None = None,
+    answers: bool = True,
 ) -> Decision:
     """The decision on host0, whose peers are calm."""
     positions = {name: Position(100) for name in NAMES} | {"host0": position}
@@ -51,7 +52,8 @@ def turn(
     )
     verdicts = {name: verdict(name, "calm", 0.0, 300.0) for name in NAMES} | {"host0": mine}
     look = snapshot([server(name, positions[name].weight) for name in NAMES], balance)
-    decisions = decided(look, positions, verdicts, now_s=now_s, total_rps=total_rps, failing=failing)
+    served = {"host0": 0.5 * position.weight if answers else 0.0}
+    decisions = decided(look, positions, verdicts, now_s=now_s, total_rps=total_rps, served=served, failing=failing)
     return decisions.servers["host0"]
 
 
@@ -126,7 +128,7 @@ def test_a_slow_server_without_a_monitor_that_has_requests_is_not_tried() -> Non
 
 def test_fewer_requests_in_the_pool_make_a_trial_longer_whose_requests_leave_a_doubt() -> None:
     lengths_s = []
-    for total_rps in (400.0, 220.0, 2.0):
+    for total_rps in (400.0, 220.0, 20.0):
         moves = without_monitor(8.0, slow_until_s=0.0, total_rps=total_rps, probability=0.5)
         (begin_s, *_), (end_s, *_) = moves[:2]
         lengths_s.append(end_s - begin_s)
@@ -184,12 +186,19 @@ def test_a_monitor_that_comes_back_after_trials_with_few_requests_finds_its_serv
     assert position.weight <= 10
 
 
-def test_a_server_that_answers_none_of_its_requests_is_not_called_fast() -> None:
-    """Its probability has fallen with time alone, since nothing was answered."""
+@pytest.mark.parametrize("total_rps", [0.0, 0.5, 1.0, 2.0, 2.1, 5.0])
+def test_in_a_pool_with_few_requests_a_trial_has_all_that_the_server_can_get(total_rps: float) -> None:
+    moves = without_monitor(8.0, slow_until_s=8.0, total_rps=total_rps)
+    assert {weight for _, weight, _ in moves} == {0, 100}
+
+
+@pytest.mark.parametrize(("state", "rps"), [("slow", 0.0), ("interference", 0.0), ("interference", None)])
+def test_a_server_that_answers_none_of_its_requests_is_not_called_fast(state: State, rps: float | None) -> None:
+    """Its probability has fallen with time alone, since nothing was answered. A monitor may see no requests at all."""
     position, tried = Position(0, moved_s=NOW_S), 0
     for number in range(300):
-        before = position.weight
-        position = turn(position, "slow", now_s=NOW_S + number / 5.0, shown=False, probability=0.01, rps=0.0).position
+        before, now_s = position.weight, NOW_S + number / 5.0
+        position = turn(position, state, now_s=now_s, shown=False, probability=0.01, rps=rps, answers=False).position
         tried += position.weight > before
         assert position.weight <= 10
     assert tried > 2
@@ -294,7 +303,14 @@ def test_what_looks_calm_for_long_and_is_not_proven_is_tried() -> None:
     verdicts = {name: verdict(name, "calm", 0.0, 300.0) for name in NAMES} | {"host0": waits}
     for number in range(round((TRIED_AFTER_S["interference"] + FEW_MOST_S) * 5.0) + 1):
         shown = snapshot([server(name, positions[name].weight) for name in NAMES], "leastconn")
-        after = decided(shown, positions, verdicts, now_s=NOW_S + number / 5.0, total_rps=180.0).servers["host0"]
+        after = decided(
+            shown,
+            positions,
+            verdicts,
+            now_s=NOW_S + number / 5.0,
+            total_rps=180.0,
+            served={"host0": 0.5 * positions["host0"].weight},
+        ).servers["host0"]
         positions["host0"] = after.position
         if after.position.weight == 100:
             break

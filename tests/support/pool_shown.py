@@ -63,6 +63,7 @@ def decided(
     waiting: bool = False,
     rates: Mapping[str, float] | None = None,
     total_rps: float | None = None,
+    served: Mapping[str, float] | None = None,
     failing: Mapping[str, Failing] | None = None,
     **overrides: Any,
 ) -> Decisions:
@@ -72,7 +73,7 @@ def decided(
         baselines=baselines or {server.name: Baseline(100, 100) for server in shown.servers},
         positions=positions,
         externally_controlled=frozenset(externally_controlled),
-        rates=Rates(rps=rates, total_rps=total_rps, failing=failing or {}),
+        rates=Rates(rps=rates, total_rps=total_rps, served=served, failing=failing or {}),
         started_s=now_s if waiting else None,
     )
     view = PoolView(now_s=now_s, snapshot=shown, verdicts=verdicts, **overrides)
