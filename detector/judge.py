@@ -184,16 +184,13 @@ class Judge(SlotArrays):
                 cells[HIGHEST_RPS] = highest_rps
         return cells_by_slot
 
-    def _restore(self, slot: int, node: str, stored: Mapping[str, Any], *, outside: bool) -> None:
-        """Restores a slot's calm baseline. One that was learnt from Samples of the other source waits for these."""
+    def _restore(self, slot: int, node: str, stored: Mapping[str, Any]) -> None:
+        """Restores a slot's calm baseline."""
         try:
             cells = {**stored}
             cells.pop(LAST_HEARD, None)
             highest_rps = cells.pop(HIGHEST_RPS, None)
-            if outside != (highest_rps is not None):
-                self._of_other_source[node] = dict(stored)
-                return
-            if outside:
+            if highest_rps is not None:
                 self.windows.rates.restore(slot, highest_rps)
             self.windows.routes.restore(slot, cells.pop(ROUTES, {}))
             self.features.baselines.restore(slot, cells)
@@ -227,11 +224,13 @@ class Judge(SlotArrays):
             self.forget(slot)
             if self.explainer is not None:
                 self.explainer.forget(slot)
-            self.rules.add_node(slot, now_s, float(table.time_unix_s[row]), is_lowered=node in self.lowered)
-            self.sources.outside[slot] = outside = bool(table.columns["balancer.only"][row])
+            self._in_episode[slot] = is_lowered = node in self.lowered
+            self.rules.add_node(slot, now_s, float(table.time_unix_s[row]), is_lowered=is_lowered)
+            stored = self._restored.pop(node, {})
+            outside = HIGHEST_RPS in stored if stored else bool(table.columns["balancer.only"][row])
+            self.sources.outside[slot] = outside
             self._of_other_source.pop(node, None)
-            if node in self._restored:
-                self._restore(slot, node, self._restored.pop(node), outside=outside)
+            self._restore(slot, node, stored)
 
     def _judge(self, now_s: float, table: Table, slots: Ints, first: Bools) -> list[Verdict]:
         """Judges one Sample of each of these slots, all in one pass."""
@@ -266,7 +265,7 @@ class Judge(SlotArrays):
             (cells,) = self._export([slot])
             for part in (self.features, self.windows, self.estimator, self.calm_capacity):
                 part.forget(slot)
-            self._restore(slot, node, self._of_other_source.get(node, {}), outside=bool(outside[row]))
+            self._restore(slot, node, self._of_other_source.get(node, {}))
             self._of_other_source[node] = cells
         self.sources.outside[slots] = outside
 

@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from slackwater.core.messages import Sample
-from slackwater.detector.features.columns import SECTIONS, Bools, Ints, Row, Table, is_outside, node_of
+from slackwater.detector.features.columns import SECTIONS, Bools, Floats, Ints, Row, Table, is_outside, node_of
 from slackwater.detector.slot_arrays import SlotArrays
 
 SEEN_OUTSIDE = ("traffic.", "balancer.")
 """Columns with these prefixes are known at the balancer too. Those of all other sections are not."""
+BLANK_S = 5.0
+"""A monitor that has just come sees its first requests within this time, or none at all."""
 
 
 def monitors_first(
@@ -38,24 +40,30 @@ class Sources(SlotArrays):
     """Whether the last Sample was the monitor's."""
     outside: Bools
     """Whether the slot is judged by its requests alone: by the balancer's Samples, or by what these would show."""
+    blank_s: Floats
+    """Time for which the monitor, since it came, has seen no requests."""
     unnamed: Bools
     """Whether nothing but requests has shown the slot's episode, so that no cause of it was seen."""
 
     def __init__(self) -> None:
-        super().__init__(speaks=False, outside=False, unnamed=False)
+        super().__init__(speaks=False, outside=False, blank_s=0.0, unnamed=False)
 
     def hear(self, slots: Ints, table: Table, in_episode: Bools, knows_calm: Callable[[str], bool]) -> Table:
         """Notes who sent these slots' Samples (M,); returns the table as they are judged.
 
         When the monitor of a slow server comes, nothing may be known of its signals in calm, neither by itself nor by
         its peers. All that it shows would look calm then, and be learnt as calm. So until calm is known or the episode
-        ends only the requests in its Samples are judged, against their calm at the balancer.
+        ends only the requests in its Samples are judged, against their calm at the balancer. It may see its first
+        requests later than its other signals.
 
         `in_episode`: (slots,); `knows_calm`: whether a node's signals can be compared with calm.
         """
         from_balancer = table.columns["balancer.only"] > 0.0
         self.speaks[slots] = ~from_balancer
-        joined = ~from_balancer & self.outside[slots] & in_episode[slots] & ~np.isnan(table.columns["traffic.rps"])
+        joined = ~from_balancer & self.outside[slots] & in_episode[slots]
+        blank = joined & np.isnan(table.columns["traffic.rps"])
+        self.blank_s[slots] = np.where(blank, self.blank_s[slots] + table.columns["period_s"], 0.0)
+        joined &= self.blank_s[slots] < BLANK_S
         held = [row for row in np.flatnonzero(joined).tolist() if not knows_calm(table.nodes[row])]
         return requests_alone(table, held) if held else table
 
