@@ -232,7 +232,7 @@ def _in_episode(
     verdict: Verdict,
 ) -> _Move:
     """A move towards the weight of the split."""
-    now_s, before, baseline = view.now_s, state.positions[name], servers.movable[name]
+    now_s, before, baseline = view.now_s, replace(state.positions[name], silent_s=None), servers.movable[name]
     target = baseline if share is None else share.weight
     blind = verdict.calm_shows_within_s is None or not verdict.shown
     blind = blind or (verdict.state == "slow" and not verdict.rps)
@@ -265,8 +265,10 @@ def _requests(state: PoolState, servers: _Servers, name: str, verdict: Verdict) 
     kept = before.trial.before if before.trial is not None and before.is_tried else before.weight
     few = min(max(math.ceil(ratio * others), 2 * kept, 1), baseline)
     few_s = FEW_REQUESTS / max(total_rps * few / (others + few), 1e-9)
-    answered = bool(verdict.rps or (state.rates.served or {}).get(name))
-    return Requests(_probability(verdict), answered, few, min(max(few_s, FEW_LEAST_S), FEW_MOST_S), others)
+    # Answers that the detector does not see change no probability, though the balancer may have counted them.
+    answered = bool((state.rates.served or {}).get(name) if verdict.rps is None else verdict.rps)
+    few_s = min(max(few_s, FEW_LEAST_S), FEW_MOST_S)
+    return Requests(_probability(verdict), answered, few, few_s, others, name in state.rates.failing)
 
 
 def _back(

@@ -45,12 +45,15 @@ class Requests:
     probability: float
     """Probability that the server is slow. Without answers it falls with time alone."""
     answered: bool
+    """Whether the probability is of a time in which the server answered any."""
     few: int
     """The weight that brings it a few requests."""
     few_s: float
     """The time in which as many come as it takes to tell whether they are slow."""
     others: int
     """Sum of the other servers' weights."""
+    fails: bool = False
+    """Whether the server fails well above its peers. One that fails at once looks fast."""
 
     def share(self, weight: int) -> float:
         """Share of the pool's requests that the server gets with this weight."""
@@ -70,6 +73,8 @@ class Trial:
     """`Requests.probability` at the begin of the stage."""
     cost_s: float = 0.0
     """Share of the pool's requests that the server got for the trial, times its length."""
+    answered: bool = False
+    """Whether any requests of the trial were answered and judged."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,8 @@ class Position:
     blind_s: float | None = None
     """Begin of the time in which the server is below its baseline and nothing would show that its neighbour is gone, or
     the neighbour seems gone without proof."""
+    silent_s: float | None = None
+    """Begin of the time in which nothing is heard of the server."""
     least: int = 0
     """The lowest weight that the server gets until the end of the episode, since the others have no room for it."""
     trial: Trial | None = None
@@ -143,16 +150,19 @@ def tried(
             return dataclasses.replace(position, blind_s=since_s)
         begun = Trial("few", now_s, position.weight, requests.probability)
         return moved(dataclasses.replace(position, blind_s=None, trial=begun), requests.few, now_s)
+    trial = dataclasses.replace(trial, answered=trial.answered or requests.answered)
+    position = dataclasses.replace(position, trial=trial)
     # Time alone lowers the probability, so where it rose the requests of this stage are slow.
     slow = requests.probability >= 1.0 - DOUBT and requests.probability > trial.probability
-    fast = requests.answered and requests.probability <= DOUBT
+    fast = trial.answered and not requests.fails and requests.probability <= DOUBT
     lasted_s = now_s - trial.since_s
     fast_s, doubt_s = (LOOKS_S, requests.few_s) if trial.stage == "few" else (0.0, DECIDE_S)
     if not slow and (trial.stage == "all" or lasted_s < (fast_s if fast else doubt_s)):
         return position
     stage: Stage = "over" if slow else "all" if fast else "judged" if trial.stage == "few" else "over"
     share = max(requests.share(position.weight) - requests.share(trial.before), 0.0)
-    after = Trial(stage, now_s, trial.before, requests.probability, trial.cost_s + share * lasted_s)
+    cost_s = trial.cost_s + share * lasted_s
+    after = Trial(stage, now_s, trial.before, requests.probability, cost_s, trial.answered)
     blind_s = trial.since_s if trial.stage == "judged" else None
     weight = baseline if stage == "all" else max(trial.before, position.least)
     return moved(dataclasses.replace(position, trial=after, blind_s=blind_s), weight, now_s)
@@ -160,7 +170,7 @@ def tried(
 
 def silent(position: Position, baseline: int, now_s: float) -> Position:
     """The position of a server of which nothing is heard: silence is no proof of calm."""
-    blind_s = now_s if position.blind_s is None else position.blind_s
-    if position.weight < baseline and now_s - blind_s < SILENT_S:
-        return dataclasses.replace(position, blind_s=blind_s)
+    silent_s = now_s if position.silent_s is None else position.silent_s
+    if position.weight < baseline and now_s - silent_s < SILENT_S:
+        return dataclasses.replace(position, silent_s=silent_s)
     return Position(baseline)

@@ -157,7 +157,7 @@ def in_trial(stage: Stage, weight: int, probability: float, least: int = 0) -> P
 def test_a_server_that_the_few_requests_called_fast_is_lowered_when_more_are_slow(state: State) -> None:
     position = in_trial("all", 100, 0.1)
     for probability in (0.0, 0.5, 0.7):
-        assert turn(position, state, probability=probability).position == position, "more requests have to decide"
+        assert turn(position, state, probability=probability).position.weight == 100, "more requests have to decide"
     after = turn(position, state, probability=0.95)
     assert (after.position.weight, after.position.is_tried, after.cause) == (0, False, state)
 
@@ -192,13 +192,41 @@ def test_in_a_pool_with_few_requests_a_trial_has_all_that_the_server_can_get(tot
     assert {weight for _, weight, _ in moves} == {0, 100}
 
 
-@pytest.mark.parametrize(("state", "rps"), [("slow", 0.0), ("interference", 0.0), ("interference", None)])
-def test_a_server_that_answers_none_of_its_requests_is_not_called_fast(state: State, rps: float | None) -> None:
-    """Its probability has fallen with time alone, since nothing was answered. A monitor may see no requests at all."""
+@pytest.mark.parametrize(
+    ("state", "rps", "answers"),
+    [("slow", 0.0, False), ("interference", 0.0, False), ("interference", None, False), ("interference", 0.0, True)],
+)
+def test_a_server_of_which_no_answer_was_judged_is_not_called_fast(
+    state: State, rps: float | None, answers: bool
+) -> None:
+    """Its probability has fallen with time alone: nothing was answered, or its monitor sees no requests (its capture is
+    on another interface)."""
     position, tried = Position(0, moved_s=NOW_S), 0
     for number in range(300):
         before, now_s = position.weight, NOW_S + number / 5.0
-        position = turn(position, state, now_s=now_s, shown=False, probability=0.01, rps=rps, answers=False).position
+        position = turn(position, state, now_s=now_s, shown=False, probability=0.01, rps=rps, answers=answers).position
+        tried += position.weight > before
+        assert position.weight <= 10
+    assert tried > 2
+
+
+def test_a_server_that_fails_at_once_is_not_called_fast() -> None:
+    """That it fails is known some requests later than that it is fast."""
+    position, with_requests_s = Position(0, moved_s=NOW_S), 0.0
+    for number in range(100):
+        with_requests_s += 0.2 * (position.weight > 0)
+        failing = {"host0": Failing(1.0, 0.0)} if with_requests_s > 0.3 else None
+        now_s = NOW_S + number / 5.0
+        position = turn(position, "slow", now_s=now_s, shown=False, probability=0.01, failing=failing).position
+        assert position.weight <= 10
+
+
+def test_a_server_whose_view_is_lost_again_and_again_while_it_awaits_its_trial_stays_lowered() -> None:
+    position, tried = Position(0, moved_s=NOW_S), 0
+    for number in range(500):
+        state: State = "unknown" if number % 50 >= 40 else "slow"
+        before, now_s = position.weight, NOW_S + number / 5.0
+        position = turn(position, state, now_s=now_s, probability=0.95).position
         tried += position.weight > before
         assert position.weight <= 10
     assert tried > 2

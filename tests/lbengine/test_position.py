@@ -108,7 +108,7 @@ def test_a_server_is_tried_with_few_requests_after_a_time_in_which_nothing_would
         assert (position.weight, position.blind_s, position.trial) == (0, 10.0, None)
     position = turn(position, 10.0 + AFTER_S)
     assert (position.weight, position.is_tried) == (FEW, True)
-    assert turn(position, 10.0 + AFTER_S + FEW_S - 0.1) == position
+    assert turn(position, 10.0 + AFTER_S + FEW_S - 0.1).weight == FEW
 
 
 def test_where_something_would_show_calm_nothing_is_tried() -> None:
@@ -146,9 +146,18 @@ def test_few_requests_that_are_fast_bring_the_baseline_weight_and_more_of_them_d
     position = turn(few, 10.0 + LOOKS_S, 0.2)
     assert (position.weight, position.is_tried) == (100, True)
     for now_s, probability in ((11.0, 0.0), (12.0, 0.5), (20.0, 0.7)):
-        assert turn(position, now_s, probability) == position, "in doubt"
+        assert turn(position, now_s, probability).weight == 100, "in doubt"
     after = turn(position, 12.0, 0.8)
     assert (after.weight, after.is_tried) == (0, False)
+
+
+def test_a_server_is_fast_after_an_answer_in_the_trial_also_where_the_last_look_had_none() -> None:
+    few = turn(in_trial("few", 10.0, FEW), 10.2, 0.3)
+    assert turn(few, 10.6, 0.2, answered=False).weight == 100
+    none = turn(in_trial("few", 10.0, FEW), 10.2, 0.3, answered=False)
+    none = turn(none, 10.0 + FEW_S, 0.2, answered=False)
+    none = turn(none, 10.0 + FEW_S + DECIDE_S, 0.2, answered=False)
+    assert (none.weight, none.is_tried) == (0, False)
 
 
 def test_few_requests_that_leave_a_doubt_are_waited_for_without_more() -> None:
@@ -182,12 +191,13 @@ def test_the_more_requests_a_trial_took_the_longer_the_next_one_waits() -> None:
 def test_a_server_gets_its_baseline_weight_only_while_its_requests_are_fast_and_never_by_time_alone(
     turns: list[tuple[float, bool, bool, float]],
 ) -> None:
-    position, now_s = Position(0), 0.0
+    position, now_s, has_answered = Position(0), 0.0, False
     for probability, answered, blind, pause_s in turns:
         now_s += pause_s
         before, position = position, turn(position, now_s, probability, answered=answered, blind=blind)
+        has_answered = before.is_tried and (has_answered or answered)
         if position.weight == 100 > before.weight:
-            assert answered
+            assert has_answered
             assert probability <= DOUBT
         if position.weight == 100:
             assert position.trial is not None
@@ -208,11 +218,11 @@ def test_a_neighbour_that_few_requests_do_not_show_costs_a_small_share_of_the_re
 
 
 def test_a_server_of_which_nothing_is_heard_keeps_its_lower_weight_for_some_seconds() -> None:
-    position = Position(0, moved_s=1.0)
-    for now_s in (10.0, 12.0, 10.0 + SILENT_S - 0.1):
-        position = silent(position, 100, now_s)
-        assert position.weight == 0
-    assert silent(position, 100, 10.0 + SILENT_S) == Position(100)
+    for position in (Position(0, moved_s=1.0), Position(0, moved_s=1.0, blind_s=1.0)):
+        for now_s in (10.0, 12.0, 10.0 + SILENT_S - 0.1):
+            position = silent(position, 100, now_s)
+            assert position.weight == 0
+        assert silent(position, 100, 10.0 + SILENT_S) == Position(100)
 
 
 def test_what_was_given_back_for_want_of_room_is_not_taken_again_in_the_same_episode() -> None:
