@@ -164,6 +164,7 @@ class Writer:
         Changes that cannot be recorded first are made only where they raise a value: the way back to the baseline stays
         open. Raises BalancerError.
         """
+        changes = self._allowed(changes, remarks)
         if not changes:
             self._pending = {}
             return []
@@ -174,14 +175,19 @@ class Writer:
             self._journal.record(*changes, wait=False)
         except (BaselineError, JournalError) as error:
             changes = _without_lowering(changes, str(error), remarks)
-        if self.acting and not self._may_lower():
-            changes = _without_lowering(changes, "the lease on the balancer is not renewed", remarks)
+        changes = self._allowed(changes, remarks)  # recording them may have taken long
         if self.acting and changes:
             self._send(changes)
         self.forget_unconfirmed()
         self._pending = {}
         self.outbox += changes
         return changes
+
+    def _allowed(self, changes: list[Change], remarks: list[str]) -> list[Change]:
+        """The changes that may be made now: while the balancer is not surely ours none that lowers a value."""
+        if not self.acting or self._may_lower() or not any(map(lowers, changes)):
+            return changes
+        return _without_lowering(changes, "the lease on the balancer is not renewed", remarks)
 
     def _send(self, changes: Sequence[Change]) -> None:
         tried = set(self._pending)

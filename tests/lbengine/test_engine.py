@@ -428,6 +428,22 @@ def test_what_cannot_be_recorded_is_not_lowered_but_comes_back(site: DrivenHAPro
     assert site.weights() == [100, 100, 100]
 
 
+def test_what_may_not_be_lowered_is_no_change_in_the_journal_however_long_the_lease_is_not_renewed(
+    site: DrivenHAProxy,
+) -> None:
+    site.cycle()
+    site.engine.may_lower = lambda: False
+    for _ in range(3):
+        assert "not lowered: host1" in site.cycle(host1="interference")
+    assert site.changes() == []
+    site.engine.may_lower = lambda: True
+    site.cycle(host1="interference")
+    site.engine.may_lower = lambda: False
+    site.cycle()
+    assert site.weights() == [100, 100, 100], "the way back stays open"
+    assert len(site.changes()) == 2
+
+
 def test_a_balancer_that_refuses_is_tried_again_and_not_taken_for_someone_else(site: DrivenHAProxy) -> None:
     site.cycle()
     pool = site.pool(socket=site.balancer.operator)
