@@ -200,7 +200,9 @@ class PoolWatcher:
                 quiet_s=self._pace.take_skipped_s(name),
             )
             if seen.has_monitor:
-                messages += [] if (ask := _ask_for(made)) is None else [ask]
+                # A balancer without requests may be the standby of another one, whose controller tells.
+                if now_s - self._busy_s < BUSY_WITHIN_S and (ask := _ask_for(made)) is not None:
+                    messages.append(ask)
                 continue
             self._seq[seen.node] = seq
             messages.append(made)

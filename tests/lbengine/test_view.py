@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -231,10 +232,21 @@ def test_a_monitor_is_told_of_the_requests_that_packets_show_in_place_of_samples
         def is_told() -> bool:
             return any(ask.traffic is not None and ask.traffic.rt_p95_ms for ask in watched.asks)
 
+        def is_idle() -> bool:
+            traffic = watched.asks[-1].traffic
+            return traffic is not None and traffic.rps == 0.0
+
         async with watching(watched), asyncio.timeout(WITHIN_S):
             while not is_told():
                 await ask(running, 30)
                 watched.view.hear(heard)
+            await watched.until(is_idle, "the requests are over")
+            watched.view.hear(heard)
+            watched.view._busy_s = -math.inf
+            idle, counters = len(watched.asks), watched.view._counters
+            await watched.until(lambda: watched.view._counters is not counters, "a look")
+            await watched.a_look()
+            assert len(watched.asks) <= idle + 1, "at most the one that was on its way: this may be a standby"
         assert {ask.node for ask in watched.asks} == {"third"}
         assert not watched.of("third")
         assert watched.of("host1")
