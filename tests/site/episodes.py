@@ -2,8 +2,9 @@
 
     python -m tests.site.episodes --balance leastconn --rps 20 --app burn --noise cpu --seconds 30 --rounds 5 --mode act
 
-Each round is an episode, on the first server. A fall is a turn downwards of a server's weight, however long it goes on;
-a rise is a turn upwards. In observe mode they are those that would have been.
+Each round is an episode, on the first server. A fall goes from the baseline weight down, however long and whatever the
+weight does below it; a rise ends at the baseline. So a trial (0 to 10 and back) is neither. In observe mode they are
+those that would have been.
 """
 
 from __future__ import annotations
@@ -110,16 +111,6 @@ class Watch:
                     self._add(server, seen.mono_s, weight)
 
 
-def turns(track: Track) -> list[tuple[float, int]]:
-    """When the weight turned, and which way: -1 down, 1 up."""
-    turned: list[tuple[float, int]] = []
-    for (_, before), (at_s, after) in pairwise(track):
-        way = 1 if after > before else -1
-        if not turned or turned[-1][1] != way:
-            turned.append((at_s, way))
-    return turned
-
-
 def below(track: Track, end_s: float) -> list[tuple[float, float]]:
     """The times in which the weight was below its baseline without a break: from when until when."""
     spans: list[tuple[float, float]] = []
@@ -150,9 +141,8 @@ def described(
     kind: str, noisy: str, tracks: Mapping[str, Track], requests: load.Requests, on_s: float, off_s: float, end_s: float
 ) -> Episode:
     """What a round came to."""
-    ways = {server: turns(track) for server, track in tracks.items()}
     spans = {server: below(track, end_s) for server, track in tracks.items()}
-    first_fall_s = next((at_s - on_s for at_s, way in ways[noisy] if way < 0 and at_s >= on_s), None)
+    first_fall_s = next((from_s - on_s for from_s, _ in spans[noisy] if from_s >= on_s), None)
     away = [until_s for from_s, until_s in spans[noisy] if until_s > off_s]
     back_s = None if not away or away[-1] >= end_s else away[-1] - off_s
     held = {server: longest_s(of_it, 0.0, end_s) for server, of_it in spans.items() if server != noisy}
@@ -161,8 +151,8 @@ def described(
     return Episode(
         noise=kind,
         noisy=noisy,
-        falls={server: sum(way < 0 for _, way in of_it) for server, of_it in ways.items()},
-        rises={server: sum(way > 0 for _, way in of_it) for server, of_it in ways.items()},
+        falls={server: len(of_it) for server, of_it in spans.items()},
+        rises={server: sum(until_s < end_s for _, until_s in of_it) for server, of_it in spans.items()},
         first_fall_s=_round(first_fall_s),
         back_s=_round(back_s),
         back_during_noise=sum(on_s < until_s < off_s for _, until_s in spans[noisy]),

@@ -192,7 +192,8 @@ def page(rows: Sequence[Row]) -> str:
         "The site is that of the tests (`tests/site`): three web servers of 0.3 core with Debian's Apache, php-fpm and"
         " HAProxy as they come, monitors and controller as `slackwater init` sets them up, mode act. The"
         f" noise is beside the first server, for {SECONDS:g} s or {LONG_S:g} s. `back` counts from the end of the noise"
-        f" until the weight is {BASELINE} for good. An episode is not lowered where users hardly feel the noise.",
+        f" until the weight is {BASELINE} for good. A fall begins at the baseline and a rise ends there, so a trial"
+        " with a few requests is neither. An episode is not lowered where users hardly feel the noise.",
         "",
         *table(rows, "balance", lambda row: row.balance),
         "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.site import load
-from tests.site.episodes import Track, below, described, turns
+from tests.site.episodes import Track, below, described
 
 ON_S, OFF_S, END_S = 10.0, 40.0, 60.0
 SAW: Track = [(0.0, 100), (10.5, 40), (10.9, 0), (11.0, 2), (15.0, 36), (15.2, 100), (20.0, 0), (42.0, 100)]
@@ -16,11 +16,6 @@ def requests(folder: Path) -> load.Requests:
     file = folder / "load"
     file.write_text("12.000000 0.020000 200 web1\n11.000000 0.010000 200 web2\n50.000000 30.000000 0 -\n51.0 0.00")
     return load.read(file)
-
-
-def test_a_turn_downwards_is_one_fall_however_long_it_goes_on() -> None:
-    assert turns(SAW) == [(10.5, -1), (11.0, 1), (20.0, -1), (42.0, 1)]
-    assert turns(CALM) == []
 
 
 def test_time_below_the_baseline_has_breaks_only_where_it_was_reached() -> None:
@@ -39,6 +34,14 @@ def test_a_round_is_described_by_what_happened_around_its_noise(tmp_path: Path) 
     assert episode.held_calm_s == {"web1": 2.0, "web2": 43.0, "web3": 0.0}
     assert (episode.noisy_times.requests, episode.noisy_times.mean, episode.noisy_times.errors) == (2, 15.0, 0)
     assert (episode.after.requests, episode.after.mean, episode.after.errors) == (1, None, 1)
+
+
+def test_a_trial_with_a_few_requests_is_no_fall_and_no_rise(tmp_path: Path) -> None:
+    tried: Track = [(0.0, 100), (10.5, 0), (12.0, 10), (13.0, 0), (19.0, 10), (20.0, 0), (42.0, 10), (43.0, 100)]
+    held: Track = [(0.0, 100), (10.5, 0), (12.0, 10), (13.0, 0)]
+    episode = described("cpu", "web1", {"web1": tried, "web2": held}, requests(tmp_path), ON_S, OFF_S, END_S)
+    assert (episode.falls, episode.rises) == ({"web1": 1, "web2": 1}, {"web1": 1, "web2": 0})
+    assert (episode.first_fall_s, episode.back_s) == (0.5, 3.0)
 
 
 def test_a_server_that_is_not_back_at_the_end_has_no_time_back(tmp_path: Path) -> None:
