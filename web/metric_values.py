@@ -226,12 +226,8 @@ def reason_of(change: Change) -> str:
     """A Change's reason as one of few words: the state it was made for, or what was done."""
     if change.cause in ("interference", "not_shown", "no_gain"):
         return "interference"
-    if change.cause == "slow":
-        return "slow"
-    if change.cause in ("calm", "overload", "all_slow", "unknown", "pinned"):
+    if change.cause in ("slow", "tried", "fast", "calm", "overload", "all_slow", "unknown", "pinned", "governor"):
         return change.cause
-    if change.cause == "governor":
-        return "governor"
     if change.what in ("outcome", "pause", "resume", "restore", "mode", "pin", "unpin", "share", "reload"):
         return change.what
     return "other" if change.by in PARTS else "operator"

@@ -18,11 +18,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from schemathesis.checks import load_all_checks
 
 from slackwater.core.journal.journal import Journal, journal_path
-from slackwater.core.messages import Change, Cycle, Governed, ResponseTimes, Sample, Traffic, plain_text
+from slackwater.core.messages import Change, ChangeCause, Cycle, Governed, ResponseTimes, Sample, Traffic, plain_text
 from slackwater.web import create_app
 from slackwater.web.blueprints.api import described
 from slackwater.web.metric_histograms import SERVER_RESPONSE
-from slackwater.web.metric_values import METRICS
+from slackwater.web.metric_values import METRICS, reason_of
 from slackwater.web.users import Users
 from tests.support.web_settings import settings_in
 from tests.support.web_story import MARKUP, T0, Clock, story
@@ -97,6 +97,12 @@ def test_metrics_show_states_weights_ages_and_changes(client: FlaskClient) -> No
         "0.5": 0.0,
         "0.95": 0.0,
     }
+
+
+@pytest.mark.parametrize("cause", ["slow", "tried", "fast", "calm", "pinned", "governor"])
+def test_a_change_has_its_own_cause_as_reason_in_the_metrics(cause: ChangeCause) -> None:
+    made = Change(1, "id", "web", T0, "weight", "web1", 0, 10, "why", "lbengine", True, cause=cause)
+    assert reason_of(made) == cause
 
 
 def test_metrics_have_a_histogram_of_each_server_that_adds_up(tmp_path: Path) -> None:
