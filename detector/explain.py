@@ -104,7 +104,7 @@ def episode_reason(steps: TickStates, row: int, sign_words: tuple[str, ...] = SI
     if event == TickEffect.GOES_ON:
         return f"episode {episode}, for {amount:.1f} s"
     if event == TickEffect.BLIND:
-        return "the episode goes on: nothing that shows without requests would show that the neighbour is gone"
+        return "the episode goes on: no sign without requests would show that it is over"
     if event == TickEffect.WAITS:
         share = min(0.99, proof.evidence[row] / proof.needed[row])
         sign, calm, beside = sign_words[proof.sign[row]], proof.calm_share[row], proof.beside_share[row]

@@ -69,7 +69,7 @@ _WORDS: dict[Kind, _Words] = {
     "no_verdicts": _Words(
         "broken",
         "No server of {pools} is judged any more, so none can be relieved.",
-        "`slackwater check` names what is missing, from the bus to each server's monitor.",
+        "`slackwater check` names what is missing, from the bus to each server.",
     ),
     "no_cycle": _Words(
         "empty",
@@ -79,7 +79,7 @@ _WORDS: dict[Kind, _Words] = {
     "no_samples": _Words(
         "empty",
         "The balancer shows the servers of {pools}, but none of them is measured yet.",
-        "Start slackwater-monitor on each; `slackwater check` names what is missing.",
+        "The first figures come within seconds; if not, `slackwater check` names what is missing.",
     ),
     "paused": _Words(
         "paused",

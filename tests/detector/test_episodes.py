@@ -244,9 +244,7 @@ def test_a_server_on_which_nothing_showed_its_neighbour_is_not_proven_calm_howev
     for _ in range(round(60.0 / PERIOD_S)):
         status = run.step("calm", low_traffic=True, shows=shows)
     assert status.state == "interference"
-    assert status.why == (
-        "the episode goes on: nothing that shows without requests would show that the neighbour is gone"
-    )
+    assert status.why == "the episode goes on: no sign without requests would show that it is over"
     assert math.isinf(status.calm_shows_within_s)
 
 
