@@ -265,6 +265,22 @@ def test_status_of_an_unknown_pool_is_refused(site: Path) -> None:
     assert (result.exit_code, result.stderr) == (1, "error: no pool `wbe`; the configuration has: web, api\n")
 
 
+# --- why
+
+
+def test_why_finds_the_pool_that_has_the_node(site: Path) -> None:
+    with open_journal(site) as journal:
+        servers = [ServerState("host2", "up", 1, 1, 1)]
+        journal.record(cycle(1), Cycle(1, "api", time.time(), "observe", False, "random", "optimal", "kept", servers))
+    assert run("why", "--config", site, "host1").output == "host1 (web): no episode within a week\n"
+    assert run("why", "--config", site, "s3").output == "s3 (web): no episode within a week\n"
+    assert run("why", "--config", site, "--pool", "api", "host2").exit_code == 0
+    both = run("why", "--config", site, "host2")
+    assert (both.exit_code, both.stderr) == (1, "error: several pools have `host2`, name one with --pool: web, api\n")
+    nobody = run("why", "--config", site, "host9")
+    assert (nobody.exit_code, nobody.stderr) == (1, "error: there are several pools, name one with --pool: web, api\n")
+
+
 # --- log
 
 
@@ -340,7 +356,7 @@ def test_pause_without_a_bus_is_a_clear_error(site: Path) -> None:
 
 def test_pause_needs_the_pools_name_when_there_are_several(site: Path) -> None:
     result = run("pause", "--config", site)
-    assert (result.exit_code, result.stderr) == (1, "error: there are several pools, name one of them: web, api\n")
+    assert (result.exit_code, result.stderr) == (1, "error: there are several pools, name one with --pool: web, api\n")
 
 
 def test_pause_and_resume_ask_lbengine(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

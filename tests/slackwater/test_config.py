@@ -86,7 +86,7 @@ def test_two_pools_are_two_pools() -> None:
     assert settings.pool[1].servers == {"host1": "node-1"}
     assert settings.lbengine.lease_s == 5
     assert settings.the_pool("api").driven["backend"] == "api"
-    with pytest.raises(ConfigError, match="several pools, name one of them: web, api"):
+    with pytest.raises(ConfigError, match="several pools, name one with --pool: web, api"):
         settings.the_pool(None)
     with pytest.raises(ConfigError, match="no pool `wbe`; the configuration has: web, api"):
         settings.the_pool("wbe")

@@ -39,6 +39,25 @@ class ClientError(Exception):
     """The controller could not be reached, or refused; the text has the address and the reason."""
 
 
+def pool_with(client: ControllerClient, node: str) -> str | None:
+    """The pool that has a node, or a server, of this name; None where there are no several pools, or none has it.
+
+    Raises ClientError where several pools have one.
+    """
+    if len(client.pools()) < 2:
+        return None
+    views = client.views(None)
+    for names in (
+        [view.pool for view in views if any(row.node == node for row in view.rows)],
+        [view.pool for view in views if any(row.server == node for row in view.rows)],
+    ):
+        if len(names) > 1:
+            raise ClientError(f"several pools have `{node}`, name one with --pool: {', '.join(names)}")
+        if names:
+            return names[0]
+    return None
+
+
 class ControllerClient(Protocol):
     """A controller, as the commands use it."""
 
@@ -201,7 +220,7 @@ class ApiClient:
             elif len(views) != 1:
                 names = ", ".join(view.pool for view in views)
                 raise ClientError(
-                    f"there are several pools, name one of them: {names}" if names else "there is no pool"
+                    f"there are several pools, name one with --pool: {names}" if names else "there is no pool"
                 )
             self._known[pool] = pool or views[0].pool
         return self._known[pool]

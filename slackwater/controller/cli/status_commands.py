@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slackwater.controller.cli.clients import ControllerClient, client_options
+from slackwater.controller.cli.clients import ControllerClient, client_options, pool_with
 from slackwater.core.options import at_option, pool_option, seconds_of
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def no_episode(node: str, pool: str, at_unix_s: float | None) -> str:
 @click.command(epilog="Example: slackwater why web1")
 @click.argument("node")
 @client_options
-@pool_option("The pool; needed when there are several.")
+@pool_option("The pool; needed when several have a server of this name.")
 @at_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 def why(node: str, client: ControllerClient, pool_name: str | None, at_unix_s: float | None, as_json: bool) -> None:
@@ -110,7 +110,7 @@ def why(node: str, client: ControllerClient, pool_name: str | None, at_unix_s: f
     from slackwater.core.messages import GOVERNOR
     from slackwater.views import why as stories
 
-    pool, episode = client.episode(pool_name, node, at_unix_s)
+    pool, episode = client.episode(pool_name or pool_with(client, node), node, at_unix_s)
     if as_json:
         click.echo(msgspec.json.encode(episode).decode())
     elif episode is None:

@@ -386,7 +386,7 @@ class ControllerSettings(Settings, frozen=True):
         known = ", ".join(pool.name for pool in self.pool)
         if name is None:
             if len(self.pool) > 1:
-                raise ConfigError(f"there are several pools, name one of them: {known}")
+                raise ConfigError(f"there are several pools, name one with --pool: {known}")
             return self.pool[0]
         for pool in self.pool:
             if pool.name == name:
