@@ -35,6 +35,9 @@ class Counted(msgspec.Struct, frozen=True):
     too little was seen."""
     count: int = 0
     """Answers; where the balancer counts no requests, connections that it sent to the server."""
+    answered_lately: bool = True
+    """Whether there were answers since the look before the last one. If not, exchanges that packets show up to now are
+    no requests of this balancer."""
 
     def after_quiet(self, quiet_s: float) -> Counted:
         """These counters over a longer time, which begins with `quiet_s` in which nothing happened."""
@@ -103,6 +106,7 @@ def _since(looks: tuple[_Count, ...], counts_requests: bool) -> Counted:
     count = max(0, now.answered - before.answered)
     if not counts_requests:
         return Counted(period_s, None, None, None, None, count)
+    answered_lately = now.answered > looks[-3:][0].answered
     answered, window_s = now.answered - looks[0].answered, now.time_s - looks[0].time_s
     rt_mean_ms = None
     if answered > 0 and len(looks) > LEAST_LOOKS:
@@ -115,4 +119,5 @@ def _since(looks: tuple[_Count, ...], counts_requests: bool) -> Counted:
         max(0, now.errors - before.errors) / period_s,
         rt_mean_ms or None,
         count,
+        answered_lately,
     )

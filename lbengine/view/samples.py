@@ -17,6 +17,9 @@ OTHER_PROTOCOL = (
 )
 UNSEEN = ("traffic", "traffic.rps", "traffic.rt_p95_ms", "traffic.times")
 """The values that a Sample lacks while nothing is known of its server's requests."""
+HANGS_MS = 1000.0
+"""Where a request waits for this long, exchanges are no answers that have begun and that the balancer does not count
+before their end, such as downloads."""
 _ABSENT = dict.fromkeys(SECTIONS, NO_MONITOR)
 
 
@@ -98,10 +101,13 @@ def _by_counters(counted: Counted, why_not: str) -> Traffic:
 def _of_packets(counted: Counted, server: str, times: SnifferLine, end: SnifferLine, *, complete: bool) -> Traffic:
     """The traffic with the packets' response times. Rates, errors and requests in flight are the balancer's, which
     counts all requests wherever they end. Where packets show all of them (`complete`) these are the packets', which
-    come more often. Connections that fail are no exchanges, so the counters may show more errors then."""
+    come more often. Connections that fail are no exchanges, so the counters may show more errors then. While the
+    balancer counts no answer, and none has begun, exchanges are its health checks: these go on where requests hang."""
     rps, errors_per_s, in_flight = counted.rps, counted.errors_per_s, counted.in_flight
     if complete:
-        rps, in_flight = None, None
+        are_checks = not counted.answered_lately
+        are_checks &= not counted.in_flight or times.oldest_unanswered_ms >= HANGS_MS
+        rps, in_flight = 0.0 if are_checks else None, None
         errors_per_s = max(times.errors / end.period_s, errors_per_s or 0.0)
     return Traffic(
         rps=times.exchanges / end.period_s if rps is None else rps,

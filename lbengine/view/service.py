@@ -186,6 +186,8 @@ class PoolWatcher:
             counted = self._counters.counted.get(name)
             if counted is None or (times is None if seen.complete else not is_fresh):
                 continue
+            if not (is_fresh or counted.answered_lately):  # the packets' look is newer than the counters
+                counted = msgspec.structs.replace(counted, answered_lately=True)
             busy = is_busy(None if times is None else times[0], counted if is_fresh else None)
             self._busy_s = now_s if busy else self._busy_s
             period_s = covered_s(counted, times, complete=seen.complete)
@@ -218,10 +220,16 @@ class PoolWatcher:
         if since_s >= ASKED_EVERY_S or self._packets is None or not self._packets.is_heard:
             return True
         return self._counts_requests and any(
-            not (seen.complete or seen.has_monitor)
+            not (self._answered_lately(seen) if seen.complete else seen.has_monitor)
             and (is_busy(by_end.get(seen.end, (SILENT,))[0], None) or is_busy(None, self._counted(seen)))
             for seen in self._servers
         )
+
+    def _answered_lately(self, seen: ViewedServer) -> bool:
+        """Whether the balancer counted answers of the server lately. Otherwise it is asked what the packets' exchanges
+        are: the first requests after a quiet time, or health checks."""
+        counted = self._counted(seen)
+        return counted is not None and counted.answered_lately
 
     def _counted(self, seen: ViewedServer) -> Counted | None:
         return self._counters.counted.get(seen.server.name)

@@ -81,6 +81,10 @@ class View:
     def requests(self, server: str) -> int:
         return round(sum((traffic_of(sample).rps or 0.0) * sample.period_s for sample in self.of(server)))
 
+    def timed(self) -> int:
+        """Number of Samples with response times."""
+        return sum(bool(traffic_of(sample).rt_p95_ms) for sample in self.samples)
+
     async def until(self, happened: Callable[[], object], what: str) -> None:
         async with asyncio.timeout(WITHIN_S):
             while not happened():
@@ -240,3 +244,31 @@ def test_the_balancer_asked_between_two_looks_at_the_packets_counts_nothing_twic
 
     view = asyncio.run(play())
     assert (view.requests("web0"), view.requests("web1")) == (REQUESTS, REQUESTS)
+
+
+@may_capture
+def test_health_checks_are_no_requests_and_the_first_requests_after_them_are_seen_at_once(ports: list[int]) -> None:
+    assert SNIFFER, "slackwater-sniffer is missing: run `make setup`"
+    played = counting(Server(name="web0", weight=100, address=f"127.0.0.1:{ports[0]}"))
+
+    async def play() -> View:
+        async with viewing(played, SNIFFER or "") as view:
+            await view.until(lambda: view.samples and not view.samples[-1].absent.get("traffic.times"), "packets")
+            for number in range(1, 4):
+                played.count(REQUESTS)
+                await asyncio.to_thread(ask, ports[0], REQUESTS)
+                await view.until(lambda: view.requests("web0") >= number * REQUESTS, "requests")  # noqa: B023
+            reads = played.reads
+            await view.until(lambda: played.reads >= reads + 3, "two looks at the counters without answers")
+            view.samples.clear()
+            for number in range(1, 6):
+                await asyncio.to_thread(ask, ports[0], 1)
+                await view.until(lambda: view.timed() >= number, "the check")  # noqa: B023
+            assert view.requests("web0") == 0
+            played.count(4)
+            await asyncio.to_thread(ask, ports[0], 4)
+            await view.until(lambda: view.requests("web0") == 4, "requests")
+        return view
+
+    view = asyncio.run(play())
+    assert not any(sample.absent.get("traffic.times") for sample in view.samples)

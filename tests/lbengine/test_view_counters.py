@@ -85,6 +85,14 @@ def test_a_server_that_was_removed_and_added_again_is_counted_from_there() -> No
     assert {name: seen.rps for name, seen in counters.counted.items()} == {"a": 5.0}
 
 
+def test_answers_count_as_lately_until_two_looks_have_seen_none() -> None:
+    counters, lately = RecentCounters(), []
+    for look, (requests, held) in enumerate([(5, 0), (9, 0), (9, 0), (12, 3), (12, 3), (12, 2), (12, 2), (12, 2)]):
+        counters = counters.after(look * 1.0, snapshot(server(requests, held)))
+        lately += [seen.answered_lately for seen in counters.counted.values()]
+    assert lately == [True, True, False, False, True, True, False], "requests that wait are no answers"
+
+
 def test_connections_are_no_requests() -> None:
     counters = RecentCounters().after(0.0, snapshot(server(10, 2), counts="connections"))
     counters = counters.after(1.0, snapshot(server(20, 3), counts="connections"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from slackwater.core import messages
@@ -60,6 +61,22 @@ def test_where_packets_show_all_requests_rates_are_theirs_and_connections_that_f
     assert made.traffic is not None
     assert (made.period_s, made.traffic.rps, made.traffic.in_flight, made.traffic.rt_p95_ms) == (0.25, 40.0, 2, 8.0)
     assert made.traffic.errors_per_s == COUNTED.errors_per_s, "refused connections are no exchanges"
+
+
+def test_exchanges_are_health_checks_while_the_balancer_counts_no_answers() -> None:
+    """Of a server that hangs they would hide that its requests wait."""
+    hangs = msgspec.structs.replace(COUNTED, rps=0.0, answered_lately=False)
+    line = SnifferLine("10.0.0.1:80", 1, 0, 3, oldest_unanswered_ms=2500.0, rt_p95_ms=0.4)
+    made = sample(hangs, (line, END), complete=True)
+    assert made.traffic is not None
+    assert (made.period_s, made.traffic.rps, made.traffic.in_flight) == (0.25, 0.0, 3)
+    assert made.traffic.oldest_unanswered_ms == 2500.0
+    begun = sample(hangs, (msgspec.structs.replace(line, oldest_unanswered_ms=20.0), END), complete=True)
+    assert begun.traffic is not None
+    assert begun.traffic.rps == 4.0, "the balancer counts downloads at their end"
+    idle = sample(msgspec.structs.replace(hangs, in_flight=0), (SnifferLine("10.0.0.1:80", 1), END), complete=True)
+    assert idle.traffic is not None
+    assert idle.traffic.rps == 0.0
 
 
 @pytest.mark.parametrize("times", [None, (SnifferLine("10.0.0.1:80", is_foreign=True), END)])
