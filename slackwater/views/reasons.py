@@ -21,9 +21,9 @@ DECISIONS: dict[ChangeCause | None, str] = {
     "calm": "it is calm again and gets its full weight",
     "overload": "it has more requests than it can serve and no neighbour is found, so its weight stays",
     "all_slow": "all servers are slow together, so its weight stays",
-    "not_shown": "a noisy neighbour was found, but nothing shows it any more, so it has its full weight",
-    "no_gain": "{neighbour}, but to move its requests would gain nothing, so it has its full weight",
-    "peer_fails": "{neighbour}, but another server fails requests and would get more of them, so its weight stays",
+    "not_shown": "it was slow by itself, but nothing shows that any more, so it has its full weight",
+    "no_gain": "it is slow by itself, but to move its requests would gain nothing, so it has its full weight",
+    "peer_fails": "it is slow by itself, but its load would go to a server that fails, so it has its full weight",
     "tried": "a few requests now and then show whether it is still slow, as nothing else does",
     "fast": "its few requests were fast, so it has its full weight, and more requests decide",
     "panic": "all servers are slow together, so no neighbour is believed and each has its full weight",
@@ -52,15 +52,14 @@ def of_server(server: ServerState, resource: Resource | None, observes: bool) ->
         return f"{of_state(server.cause, resource)}, so it {would} weight {server.wanted} instead of {server.baseline}"
     if server.cause not in DECISIONS:
         return server.why
-    return DECISIONS[server.cause].format(neighbour=NEIGHBOUR[resource])
+    return DECISIONS[server.cause]
 
 
 def of_change(change: Change) -> str:
     """Why it was made, in a sentence."""
     if change.cause in SLOW_ALONE:
         return of_state(change.cause, None)
-    words = DECISIONS.get(change.cause)
-    return change.why if words is None else words.format(neighbour=NEIGHBOUR[None])
+    return DECISIONS.get(change.cause, change.why)
 
 
 def expected(change: Change) -> str:

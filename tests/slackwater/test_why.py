@@ -14,6 +14,7 @@ import pytest
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.messages import Change, ChangeCause, Resource, State, Verdict
 from slackwater.views.change_lines import change_lines
+from slackwater.views.reasons import of_change
 from slackwater.views.why import Episode, as_text, episode_of
 
 NOW = time.time()
@@ -204,3 +205,10 @@ def test_many_trials_of_a_server_are_one_line(journal: Journal) -> None:
     newest_first = [line.what for line in change_lines(reversed([*trials, change("weight", 0, 100, -70.0, "calm")]))]
     assert newest_first == ["weight of host1: 0 → 100", "host1 tried with a few requests, 30 times"]
     assert len(change_lines(trials, each=True)) == 60
+
+
+@pytest.mark.parametrize("cause", ["not_shown", "no_gain", "peer_fails"])
+def test_no_neighbour_is_claimed_where_a_server_is_slow_by_itself_and_keeps_its_weight(cause: ChangeCause) -> None:
+    """These causes are also those of a server without a monitor."""
+    made = Change(1, "id", "web", 1.0, "weight", "web1", 0, 100, "why", "lbengine", True, cause=cause)
+    assert "neighbour" not in of_change(made)
