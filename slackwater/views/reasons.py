@@ -59,7 +59,8 @@ def of_change(change: Change) -> str:
     """Why it was made, in a sentence."""
     if change.cause in SLOW_ALONE:
         return of_state(change.cause, None)
-    return DECISIONS.get(change.cause, change.why)
+    words = DECISIONS.get(change.cause)
+    return change.why if words is None else words
 
 
 def expected(change: Change) -> str:
