@@ -35,6 +35,13 @@ def pytest_configure(config: pytest.Config) -> None:
     side_by_side.register(config)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Refuses the values of a set: they have another order in each process, and xdist's must collect the same tests."""
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        if any(isinstance(values, set | frozenset) for values in (*mark.args[1:], *mark.kwargs.values())):
+            raise pytest.UsageError(f"{metafunc.definition.nodeid}: parametrize over a set; sort it")
+
+
 def _use(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
     if name != "haproxy" and real_haproxy.haproxy_program(name) is None:
         pytest.skip(f"{name} is neither in .build/bin nor in PATH")

@@ -153,7 +153,7 @@ def in_trial(stage: Stage, weight: int, probability: float, least: int = 0) -> P
     return Position(weight, moved_s=NOW_S - 1.0, trial=Trial(stage, NOW_S - 1.0, 0, probability), least=least)
 
 
-@pytest.mark.parametrize("state", SLOW_ALONE)
+@pytest.mark.parametrize("state", sorted(SLOW_ALONE))
 def test_a_server_that_the_few_requests_called_fast_is_lowered_when_more_are_slow(state: State) -> None:
     position = in_trial("all", 100, 0.1)
     for probability in (0.0, 0.5, 0.7):
