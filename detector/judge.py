@@ -243,8 +243,8 @@ class Judge(SlotArrays):
         frame = self.features.compute(rows, self._fresh, self._in_episode)
         outcome = self.rules.step(now_s, table, frame, self._fresh, self._in_episode)
         neighbour: Bools = np.asarray(outcome.steps.state == INTERFERENCE)
-        renamed = self.sources.rename(slots, frame.outside, outcome.pool.looks == INTERFERENCE)
-        outcome = self.rules.rename(outcome, slots, neighbour & renamed & ~outcome.steps.began, table.time_unix_s)
+        renamed = self.sources.reword(slots, frame.outside, outcome.pool.looks == INTERFERENCE)
+        outcome = self.rules.reword(outcome, slots, neighbour & renamed & ~outcome.steps.began, table.time_unix_s)
         self._in_episode[slots] = neighbour
         self.windows.note_episodes(slots, neighbour)
         calm = self._learn(now_s, frame, outcome, table)

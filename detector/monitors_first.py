@@ -67,7 +67,7 @@ class Sources(SlotArrays):
         held = [row for row in np.flatnonzero(joined).tolist() if not knows_calm(table.nodes[row])]
         return requests_alone(table, held) if held else table
 
-    def rename(self, slots: Ints, outside: Bools, shown: Bools) -> Bools:
+    def reword(self, slots: Ints, outside: Bools, shown: Bools) -> Bools:
         """(M,) whether these slots' episodes get another word: a cause was seen, or none is seen any more.
 
         `outside`: (M,) whether the row was judged by its requests alone; `shown`: whether it looks like a neighbour's.

@@ -68,7 +68,7 @@ class Rules(SlotArrays):
         self._machines.mark_unknown(slot, now_s, label_unix_s)
         return int(self._machines.state[slot]), float(self._machines.since_unix_s[slot])
 
-    def rename(self, outcome: Outcome, slots: Ints, renamed: Bools, label_unix_s: Floats) -> Outcome:
+    def reword(self, outcome: Outcome, slots: Ints, renamed: Bools, label_unix_s: Floats) -> Outcome:
         """The outcome of a tick in which the episodes of some slots get another word, whose time begins now. Arrays are
         (M,)."""
         if not renamed.any():

@@ -5,7 +5,7 @@
 
 use slackwater_messages::{Sample, Traffic};
 
-use crate::collectors::{absent, put};
+use crate::absence::{absent, put};
 use crate::pace::Watch;
 
 /// The longest time for which the controller is believed to tell of the traffic without saying so again.

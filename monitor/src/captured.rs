@@ -3,7 +3,7 @@
 use slackwater_messages::{AbsenceCause, RouteTraffic, Sample, Traffic};
 use slackwater_sniffer::{Period, Port, RouteFigures};
 
-use crate::collectors::put;
+use crate::absence::put;
 use crate::counter_delta::NO_TIME;
 use crate::reason::Reason;
 

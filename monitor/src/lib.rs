@@ -25,6 +25,7 @@
 //! - [`table`]: a Sample for people
 //! - [`cli`]: the command line
 
+mod absence;
 pub mod agent;
 pub mod asks;
 pub mod backlog;

@@ -31,7 +31,7 @@ WORDS: dict[State, str] = {
 }
 CONDITIONS: dict[ServerCondition, str] = {
     "up": "up",
-    "unchecked": "up, no check",
+    "unchecked": "up, not checked",
     "draining": "draining",
     "maintenance": "in maintenance",
     "down": "down",

@@ -174,7 +174,8 @@ class DisturbableCluster:
         balancer = self.lab.balancer
         balancer.set_weight(host.name, 0)
         threading.Event().wait(DRAINED_S)
-        monitor = self.monitors.pop(host.name, None)  # none while the balancer's view is all there is
+        # No host has one while the balancer's view is all there is.
+        monitor = self.monitors.pop(host.name) if self.monitors else None
         for running in (monitor, self.apache(host), self.php(host)):
             if running is not None:
                 self.lab.programs.remove(running)

@@ -7,6 +7,7 @@ use slackwater_messages::{Ask, Sample, Traffic};
 use slackwater_node::system::System;
 use slackwater_sniffer::Buckets;
 
+pub(crate) use crate::absence::{absent, put};
 use crate::bell::Bell;
 use crate::config::Settings;
 use crate::pace::Watch;
@@ -143,29 +144,6 @@ pub(crate) fn first_read(mut collector: impl Collector + 'static) -> Box<dyn Col
     let _ = collector.collect(&mut Sample::default());
     Box::new(collector)
 }
-
-/// Notes that a value or a section is absent, and why.
-pub(crate) fn absent(sample: &mut Sample, name: &str, reason: impl Into<Reason>) {
-    let Reason { cause, text } = reason.into();
-    sample.absent.insert(name.to_owned(), text);
-    match cause {
-        Some(cause) => sample.absence_causes.insert(name.to_owned(), cause),
-        None => sample.absence_causes.remove(name),
-    };
-}
-
-/// `put!(sample, SECTION.FIELD, VALUE)` puts a value into a variable of the section's name, or notes why it is absent.
-macro_rules! put {
-    ($sample:expr, $section:ident.$field:ident, $value:expr $(,)?) => {
-        match $value {
-            Ok(value) => $section.$field = Some(value),
-            Err(reason) => {
-                $crate::collectors::absent($sample, concat!(stringify!($section), ".", stringify!($field)), reason)
-            }
-        }
-    };
-}
-pub(crate) use put;
 
 /// Whether the web server got no request in this period, as far as the sniffer sees.
 pub(crate) fn is_quiet(sample: &Sample) -> bool {
