@@ -31,6 +31,8 @@ DECIDE_S = 1.0
 """Time after the few requests of a trial until they have been judged."""
 DOUBT = 0.25
 """While the probability that a server is slow is between this and its complement, more requests have to decide."""
+MORE = 4
+"""After a trial that left a doubt the next one begins with so many times its weight, at most half of the baseline."""
 SILENT_S = 6.0
 """A server of which nothing is heard keeps its lower weight for this time."""
 Stage = Literal["few", "judged", "all", "over"]
@@ -75,6 +77,10 @@ class Trial:
     """Share of the pool's requests that the server got for the trial, times its length."""
     answered: bool = False
     """Whether any requests of the trial were answered and judged."""
+    few: int = 0
+    """The weight with which it began."""
+    doubtful: bool = False
+    """Whether its requests were too few to tell."""
 
 
 @dataclass(frozen=True)
@@ -148,8 +154,11 @@ def tried(
         cost_s = 0.0 if trial is None else trial.cost_s
         if now_s - since_s < min(max(after_s, cost_s / COST_SHARE), MOST_APART_S):
             return dataclasses.replace(position, blind_s=since_s)
-        begun = Trial("few", now_s, position.weight, requests.probability)
-        return moved(dataclasses.replace(position, blind_s=None, trial=begun), requests.few, now_s)
+        few = requests.few
+        if trial is not None and trial.doubtful:
+            few = max(few, min(MORE * trial.few, baseline // 2))
+        begun = Trial("few", now_s, position.weight, requests.probability, few=few)
+        return moved(dataclasses.replace(position, blind_s=None, trial=begun), few, now_s)
     trial = dataclasses.replace(trial, answered=trial.answered or requests.answered)
     position = dataclasses.replace(position, trial=trial)
     # Time alone lowers the probability, so where it rose the requests of this stage are slow.
@@ -162,7 +171,9 @@ def tried(
     stage: Stage = "over" if slow else "all" if fast else "judged" if trial.stage == "few" else "over"
     share = max(requests.share(position.weight) - requests.share(trial.before), 0.0)
     cost_s = trial.cost_s + share * lasted_s
-    after = Trial(stage, now_s, trial.before, requests.probability, cost_s, trial.answered)
+    doubtful = stage == "over" and trial.answered and not slow and not requests.fails
+    before, few = trial.before, trial.few
+    after = Trial(stage, now_s, before, requests.probability, cost_s, trial.answered, few, doubtful)
     blind_s = trial.since_s if trial.stage == "judged" else None
     weight = baseline if stage == "all" else max(trial.before, position.least)
     return moved(dataclasses.replace(position, trial=after, blind_s=blind_s), weight, now_s)
