@@ -6,7 +6,8 @@ be too full the server gets load back all the same; `room` decides that.
 
 Where nothing that shows would prove calm, requests decide, in a trial. It begins with a few requests, as many as tell a
 slow server from a fast one. Where they are slow it ends at once. Where they are fast the server gets its baseline
-weight, until more requests prove calm or are slow. So no server gets its load back by time alone.
+weight, until more requests prove calm or are slow. Where they leave a doubt the next trial brings more of them, with at
+most half of the baseline. So no server gets its load back by time alone.
 
 A trial may make requests slow. The next one waits until that is a small share of the pool's requests, and longer in a
 long episode. So there is no limit to the number of trials.
@@ -78,9 +79,7 @@ class Trial:
     answered: bool = False
     """Whether any requests of the trial were answered and judged."""
     few: int = 0
-    """The weight with which it began."""
-    doubtful: bool = False
-    """Whether its requests were too few to tell."""
+    """The weight with which it began; 0 once it is over, unless its requests were too few to tell."""
 
 
 @dataclass(frozen=True)
@@ -154,9 +153,7 @@ def tried(
         cost_s = 0.0 if trial is None else trial.cost_s
         if now_s - since_s < min(max(after_s, cost_s / COST_SHARE), MOST_APART_S):
             return dataclasses.replace(position, blind_s=since_s)
-        few = requests.few
-        if trial is not None and trial.doubtful:
-            few = max(few, min(MORE * trial.few, baseline // 2))
+        few = max(requests.few, 0 if trial is None else min(MORE * trial.few, baseline // 2))
         begun = Trial("few", now_s, position.weight, requests.probability, few=few)
         return moved(dataclasses.replace(position, blind_s=None, trial=begun), few, now_s)
     trial = dataclasses.replace(trial, answered=trial.answered or requests.answered)
@@ -171,9 +168,9 @@ def tried(
     stage: Stage = "over" if slow else "all" if fast else "judged" if trial.stage == "few" else "over"
     share = max(requests.share(position.weight) - requests.share(trial.before), 0.0)
     cost_s = trial.cost_s + share * lasted_s
-    doubtful = stage == "over" and trial.answered and not slow and not requests.fails
-    before, few = trial.before, trial.few
-    after = Trial(stage, now_s, before, requests.probability, cost_s, trial.answered, few, doubtful)
+    leaves_doubt = trial.answered and not slow and not requests.fails
+    few = trial.few if stage != "over" or leaves_doubt else 0
+    after = Trial(stage, now_s, trial.before, requests.probability, cost_s, trial.answered, few)
     blind_s = trial.since_s if trial.stage == "judged" else None
     weight = baseline if stage == "all" else max(trial.before, position.least)
     return moved(dataclasses.replace(position, trial=after, blind_s=blind_s), weight, now_s)
