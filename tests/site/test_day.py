@@ -26,8 +26,8 @@ def test_observe_says_what_it_would_do_and_does_nothing(today: Day) -> None:
         today.until(lambda: today.pool()["headline"], lambda text: text == BESIDE, BESIDE, NOTICED_S)
         today.shows(BESIDE)
         seen = today.seen(3.0)
-        sentence = today.pool()["sentence"]
-        assert re.search(r"web1 would be at \d+ of 100, and is at 100 \(interference\)", sentence), sentence
+        would_be = re.compile(r"web1 would be at \d+ of 100, and is at 100 \(interference\)")
+        today.until(lambda: today.pool()["sentence"], lambda text: bool(would_be.search(text)), would_be.pattern)
         assert "In pool web decisions are recorded, and no weight is changed." in today.status()
     assert seen
     assert all(weights == BASELINE for weights in seen)

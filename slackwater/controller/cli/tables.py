@@ -119,7 +119,7 @@ def _table(view: PoolStatus, now_unix_s: float, out: Console) -> list[Renderable
     if all(row.cpu is None for row in view.rows):  # only monitors measure it
         shown = [heading for heading in shown if heading != CPU]
     for heading in (SESSIONS, SINCE, CPU, f"in {view.balancer}", WEIGHT):
-        if _width(table := _figures(rows, shown), out) > out.width:
+        if _width(_figures(rows, shown), out) > out.width:
             shown = [column for column in shown if column != heading]
     table = _figures(rows, shown)
     if _width(table, out) + LEAST_REASON_COLUMNS > out.width:
