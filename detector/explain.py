@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from functools import cache
 
+import msgspec
 import numpy as np
 
+from slackwater.core.messages import Verdict
 from slackwater.detector.classify.episodes import (
     ALL_SLOW,
     CALM,
@@ -21,6 +23,7 @@ from slackwater.detector.classify.episodes import (
     TickStates,
     word_of,
 )
+from slackwater.detector.classify.failures import Failing
 from slackwater.detector.classify.pool_correlation import PoolCorrelation
 from slackwater.detector.classify.rules import SIGNAL_WORDS, Outcome
 from slackwater.detector.classify.tree import FeatureLimits, Tree
@@ -35,6 +38,7 @@ RETURNED = "it came back after a time without answers, so its response times say
 TAIL_ALONE = "only a few requests are slower than in calm: a client or a route may be slow, and not the server"
 UNANSWERED = "nothing was answered for {:.0f} s, while requests waited or were refused"
 OWN, LENT = "its calm baseline", "its peers' calm baseline"
+ONLY_REQUESTS = "only requests show whether it still does"
 SIGN_WORDS = (*SIGNS, *SIGNAL_WORDS)
 SHOWN_SHARE = 0.05
 """The least share of the CPU at which other programs are mentioned."""
@@ -89,6 +93,26 @@ class Explainer:
             word = word_of(looks, bool(frame.outside[row]))
             return [*path, f"looks like {word}, but there is not enough evidence yet"]
         return [*path, reason] if reason else path
+
+
+def with_failures(verdicts: list[Verdict], failing: Failing, *, worded: bool) -> list[Verdict]:
+    """The Verdicts of a tick, with the state `errors` where a server is in an episode of it; what else is known of such
+    a server stands behind it. `worded`: with reasons."""
+    for row in np.flatnonzero(failing.on).tolist():
+        share, peers = float(failing.recent[row]), float(failing.peers_recent[row])
+        path = [f"{share:.0%} of its requests fail, and {peers:.0%} of its peers'", ONLY_REQUESTS] if worded else []
+        verdicts[row] = msgspec.structs.replace(
+            verdicts[row],
+            state="errors",
+            since_unix_s=float(failing.since_unix_s[row]),
+            severity=min(share, 1.0),
+            path=path,
+            resource=None,
+            shown=bool(failing.probability[row] >= 0.5),
+            probability=float(failing.probability[row]),
+            calm_shows_within_s=None,
+        )
+    return verdicts
 
 
 def silence(for_s: float) -> str:

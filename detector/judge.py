@@ -5,8 +5,8 @@ A tick: newest Samples -> features -> rules (each node's state) -> baselines and
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -19,14 +19,15 @@ from slackwater.core.messages import VERSION, Resource, Sample, Verdict
 from slackwater.detector.capacity.calm_capacity import ERROR, CalmCapacity
 from slackwater.detector.capacity.slowness import Slowness
 from slackwater.detector.classify.episodes import ALL_SLOW, CALM, INTERFERENCE, OVERLOAD, STATES, word_of
+from slackwater.detector.classify.failures import Failing, Failures
 from slackwater.detector.classify.resource import RESOURCES, UNCLEAR, resource_of
 from slackwater.detector.classify.rules import Outcome, Rules
 from slackwater.detector.classify.tree import Model
 from slackwater.detector.estimator import Estimates, Estimator
-from slackwater.detector.explain import Explainer, silence
+from slackwater.detector.explain import Explainer, silence, with_failures
 from slackwater.detector.features.balancer_latency import COLUMN, BalancerLatency
 from slackwater.detector.features.baseline import LAST_HEARD, StoredBaselines
-from slackwater.detector.features.columns import Bools, Floats, Ints, Row, Table, row_of, table_of
+from slackwater.detector.features.columns import Bools, Floats, Ints, Row, Table, or_none, row_of, table_of
 from slackwater.detector.features.features import Features, Frame
 from slackwater.detector.features.history import SampleWindows
 from slackwater.detector.features.signals import leave_out_idle
@@ -82,6 +83,7 @@ class Judge(SlotArrays):
         self.sorter = SampleSorter(pool, stale_after_s)
         self.sources = Sources()
         self.features = Features()
+        self.failures = Failures(false_episodes_per_node_day)
         self.windows = SampleWindows()
         self.balancer_latency = BalancerLatency()
         self.estimator = Estimator(model.coefficients)
@@ -102,7 +104,7 @@ class Judge(SlotArrays):
         """Node -> the baseline of its monitor's Samples while the balancer's are judged, and the other way round."""
         super().__init__(
             *(self.features, self.windows, self.estimator, self.balancer_latency),
-            *(self.rules, self.slowness, self.calm_capacity, self.sources),
+            *(self.rules, self.slowness, self.calm_capacity, self.sources, self.failures),
             _fresh=False,
             _in_episode=False,
             _resource=UNCLEAR,
@@ -242,10 +244,12 @@ class Judge(SlotArrays):
         rows = self.windows.add(slots, table, first)
         frame = self.features.compute(rows, self._fresh, self._in_episode)
         outcome = self.rules.step(now_s, table, frame, self._fresh, self._in_episode)
+        failing = self._failing(now_s, slots, table)
+        outcome = dataclasses.replace(outcome, excused=outcome.excused | failing.unfit)
         neighbour: Bools = np.asarray(outcome.steps.state == INTERFERENCE)
         renamed = self.sources.reword(slots, frame.outside, outcome.pool.looks == INTERFERENCE)
         outcome = self.rules.reword(outcome, slots, neighbour & renamed & ~outcome.steps.began, table.time_unix_s)
-        self._in_episode[slots] = neighbour
+        self._in_episode[slots] = neighbour | failing.on
         self.windows.note_episodes(slots, neighbour)
         calm = self._learn(now_s, frame, outcome, table)
         estimates = self.estimator.update(frame, table.columns, calm, neighbour)
@@ -255,7 +259,12 @@ class Judge(SlotArrays):
         if self.ticks is not None:
             columns = (outcome.pool.has_requests, outcome.answers.kind, outcome.by_tree)
             self.ticks += map(Tick, table.samples, frame.matrix, *(column.tolist() for column in columns))
-        return self._verdicts(table, frame, outcome, estimates)
+        verdicts = self._verdicts(table, frame, outcome, estimates, failing)
+        return with_failures(verdicts, failing, worded=self.explainer is not None)
+
+    def _failing(self, now_s: float, slots: Ints, table: Table) -> Failing:
+        known = {"fresh": self._fresh, "in_episode": self._in_episode}
+        return self.failures.update(now_s, slots, table.columns, table.time_unix_s, **known)
 
     def _change_sources(self, slots: Ints, table: Table) -> None:
         """Changes the baselines of nodes whose monitor came, or fell silent: their loads mean something else."""
@@ -326,7 +335,9 @@ class Judge(SlotArrays):
         clear = neighbour & (outcome.pool.looks == INTERFERENCE) & (resource != UNCLEAR)
         self._resource[frame.slots[clear]] = resource[clear]
 
-    def _verdicts(self, table: Table, frame: Frame, outcome: Outcome, estimates: Estimates) -> list[Verdict]:
+    def _verdicts(
+        self, table: Table, frame: Frame, outcome: Outcome, estimates: Estimates, failing: Failing
+    ) -> list[Verdict]:
         """A Verdict for each row. The fields are in `Verdict`'s order, since names would cost time."""
         neighbour, unnamed = np.asarray(outcome.steps.state == INTERFERENCE), self.sources.unnamed[frame.slots]
         resources: list[Resource | None] = [None] * len(table)
@@ -357,11 +368,12 @@ class Judge(SlotArrays):
                 resources,
                 (~outcome.steps.waits).tolist(),
                 table.seq.tolist(),
-                *_or_none(np.array(numbers)),
+                *or_none(np.array(numbers)),
                 outcome.steps.probability.tolist(),
-                _finite(outcome.steps.calm_shows_within_s),
+                *or_none(outcome.steps.calm_shows_within_s[None]),
                 repeat(self.controller),
                 np.where(frame.outside, "balancer", "monitor").tolist(),
+                *or_none(np.array((failing.share, failing.peers))),
             )
         )
 
@@ -383,16 +395,3 @@ class Judge(SlotArrays):
             controller=self.controller,
             source="balancer" if self.sources.outside[slot] else "monitor",
         )
-
-
-def _finite(values: Floats) -> list[float | None]:
-    """(M,) numbers as Python's, None for infinities."""
-    return [value if math.isfinite(value) else None for value in values.tolist()]
-
-
-def _or_none(values: Floats) -> list[list[float | None]]:
-    """(N, M) numbers of Python, with None for NaN and infinities."""
-    numbers: list[list[float | None]] = values.tolist()
-    for column, row in np.argwhere(~np.isfinite(values)).tolist():
-        numbers[column][row] = None
-    return numbers

@@ -23,6 +23,7 @@ from slackwater.core.stopping import on_stop
 from slackwater.detector import baseline_checkpoint
 from slackwater.detector.alarm import Alarm
 from slackwater.detector.classify import tree
+from slackwater.detector.classify.failures import reported
 from slackwater.detector.features import sample_decoder
 from slackwater.detector.features.balancer_latency import response_times_ms
 from slackwater.detector.features.columns import Row, row_of
@@ -37,9 +38,11 @@ however seldom the node sends Samples."""
 HEARS_OF_WEIGHTS_WITHIN_S = 1.5
 """Longest wait for lbengine's first word on which servers are lowered, which it sends at least once a second. Before it
 nothing is called calm."""
-LOWERED_FOR: frozenset[DecisionCause | None] = frozenset({"interference", "slow", "tried", "unknown", "waiting"})
-"""Causes of a lowered weight with which a server was slow by itself, as far as lbengine knows. `tried`: in a trial with
-few requests."""
+LOWERED_FOR: frozenset[DecisionCause | None] = frozenset(
+    {"interference", "slow", "errors", "tried", "unknown", "waiting"}
+)
+"""Causes of a lowered weight with which a server was worse by itself, as far as lbengine knows. `tried`: in a trial
+with few requests."""
 ALIVE_EVERY_S = 5.0
 """The supervisor gets a heartbeat at least this often."""
 NET_OBJECTS = 200_000
@@ -162,6 +165,7 @@ class Detector:
     def _take_cycle(self, node_of: Mapping[str, str], cycle: Cycle) -> None:
         judge = self._judges[cycle.pool]
         judge.report_balancer_latency(time.monotonic(), response_times_ms(cycle, node_of))
+        judge.failures.report(time.monotonic(), reported(cycle, node_of), judge.sorter.slot)
         judge.lowered = {
             node_of.get(server.server, server.server)
             for server in cycle.servers

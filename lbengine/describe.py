@@ -9,6 +9,7 @@ from slackwater.lbengine.balancer import Snapshot
 from slackwater.lbengine.decision.decide import Decisions
 from slackwater.lbengine.decision.rates import Rates
 from slackwater.lbengine.decision.state import PoolState
+from slackwater.lbengine.verdicts import is_failing
 
 MOST_PARTS = 30
 """Most parts of a sentence: nobody reads more."""
@@ -21,12 +22,13 @@ def cycle(
     decisions: Decisions,
     changes: Sequence[Change],
     remarks: Sequence[str],
+    verdicts: Mapping[str, Verdict],
     *,
     observing: bool,
 ) -> str:
     """The sentence, as `web: host1 100 -> 0 (interference, 82% of capacity lost, ...); 2 others unchanged`.
 
-    `remarks` stand in front.
+    `remarks` stand in front. `verdicts`: by server.
     """
     baselines = {name: baseline.weight for name, baseline in (state.baselines or {}).items()}
     servers = {server.name: server for server in snapshot.servers}
@@ -40,7 +42,7 @@ def cycle(
         and server.placeholder != "no_address"
     }
     parts = list(remarks)
-    parts += [f"{name} fails well above its peers" for name in state.rates.failing]
+    parts += [f"{name} fails well above its peers" for name, verdict in verdicts.items() if is_failing(verdict)]
     if decisions.panic:
         parts.append(f"panic: {decisions.panic}, baseline weights")
     moved = set()
@@ -98,13 +100,11 @@ def servers(
     """
     total_rps = sum(rates.rps.values()) if rates.rps else 0.0
     states = []
-    counts = rates.window.counts()
     for server in snapshot.servers:
         if server.placeholder == "no_address":
             continue
         decision = decisions.servers.get(server.name)
         weight = weights.get(server.name, server.weight)
-        count, failing = counts.get(server.name), rates.failing.get(server.name)
         rps = None if rates.rps is None else rates.rps.get(server.name)
         verdict = verdicts.get(server.name)
         measured = None if verdict is None else verdict.rt_mean_ms
@@ -125,8 +125,8 @@ def servers(
                 queue_mean_ms=server.queue_mean_ms,
                 balancer_rt_mean_ms=server.rt_mean_ms,
                 errors_per_s=None if rates.errors is None else rates.errors.get(server.name),
-                failed_share=count.share if count is not None and count.ended else None,
-                peers_failed_share=None if failing is None else failing.peers,
+                failed_share=None if verdict is None else verdict.failed_share,
+                peers_failed_share=None if verdict is None else verdict.peers_failed_share,
                 maxconn=server.maxconn,
             )
         )

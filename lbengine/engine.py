@@ -174,12 +174,9 @@ class Engine:
         baselines = {name: baseline.weight for name, baseline in (self.state.baselines or {}).items()}
         observing = not self.acting
         positions = {} if observing else {name: position.weight for name, position in self.state.positions.items()}
-        sentence = describe.cycle(
-            self.pool.name, self.state, view.snapshot, actions.decisions, changes, remarks, observing=observing
-        )
-        servers = describe.servers(
-            view.snapshot, actions.decisions, baselines, positions, self.state.rates, actions.findings.verdicts
-        )
+        shown, verdicts = (view.snapshot, actions.decisions), actions.findings.verdicts
+        sentence = describe.cycle(self.pool.name, self.state, *shown, changes, remarks, verdicts, observing=observing)
+        servers = describe.servers(*shown, baselines, positions, self.state.rates, verdicts)
         self.at_rest = _is_at_rest(view, servers)
         self._last_known, self._outage_since_unix_s = servers, None
         cycle = self._cycle(view.snapshot, sentence)

@@ -31,7 +31,7 @@ AT_ONCE = 4
 """The most processes that run at a time."""
 WAITING = 64
 """The most calls that wait. Beyond it the oldest are dropped, with a warning."""
-SLOW: frozenset[State] = frozenset({"interference", "slow", "overload", "all_slow"})
+SLOW: frozenset[State] = frozenset({"interference", "slow", "errors", "overload", "all_slow"})
 
 
 class Hooks:

@@ -19,6 +19,12 @@ def age_s(verdict: Verdict) -> float:
     return max(0.0, verdict.time_unix_s - verdict.since_unix_s)
 
 
+def is_failing(verdict: Verdict) -> bool:
+    """Whether a server fails well above its peers, so that no load may be moved to it. In an episode of `errors` its
+    last requests decide."""
+    return verdict.shown if verdict.state == "errors" else verdict.peers_failed_share is not None
+
+
 @dataclass
 class LatestVerdicts:
     """Filled by the bus, read by the engine. It needs no lock between threads, since each step is one assignment."""

@@ -226,7 +226,8 @@ def reason_of(change: Change) -> str:
     """A Change's reason as one of few words: the state it was made for, or what was done."""
     if change.cause in ("interference", "not_shown", "no_gain"):
         return "interference"
-    if change.cause in ("slow", "tried", "fast", "calm", "overload", "all_slow", "unknown", "pinned", "governor"):
+    as_they_are = ("slow", "errors", "tried", "fast", "calm", "overload", "all_slow", "unknown", "pinned", "governor")
+    if change.cause in as_they_are:
         return change.cause
     if change.what in ("outcome", "pause", "resume", "restore", "mode", "pin", "unpin", "share", "reload"):
         return change.what

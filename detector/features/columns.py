@@ -93,6 +93,14 @@ def clipped(values: Floats, low: float | Floats, high: float | Floats) -> Floats
     return np.minimum(np.maximum(values, low), high)
 
 
+def or_none(values: Floats) -> list[list[float | None]]:
+    """(N, M) numbers of Python, with None for NaN and infinities."""
+    numbers: list[list[float | None]] = values.tolist()
+    for column, row in np.argwhere(~np.isfinite(values)).tolist():
+        numbers[column][row] = None
+    return numbers
+
+
 def fields_read() -> dict[str, set[str]]:
     """Section of a Sample -> the fields of it that the detector reads."""
     fields_by_section = {name: set(fields) for name, (_, fields) in SECTIONS.items()}

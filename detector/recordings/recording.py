@@ -31,6 +31,7 @@ STATES_OF_KINDS = {
     "deploy": "calm",
     "overload": "overload",
     "all_slow": "all_slow",
+    "errors": "errors",
     "slow_database": "all_slow",
     "reload": "calm",
     "start": "calm",

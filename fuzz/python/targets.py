@@ -176,7 +176,9 @@ def published(snapshot: Snapshot) -> None:
     view = PoolView(now_s=1.0, snapshot=snapshot, verdicts={})
     state, actions = step(PoolState("acting"), view, POOL, config.LbengineSettings())
     baselines = {name: baseline.weight for name, baseline in (state.baselines or {}).items()}
-    sentence = describe.cycle("web", state, snapshot, actions.decisions, [], actions.findings.remarks, observing=False)
+    sentence = describe.cycle(
+        "web", state, snapshot, actions.decisions, [], actions.findings.remarks, {}, observing=False
+    )
     cycle = Cycle(1, "web", 1.0, "act", False, snapshot.balance, "optimal", messages.shortened(sentence), [])
     cycle.servers = describe.servers(snapshot, actions.decisions, baselines, {}, state.rates, {})
     for payload in payloads(cycle, "web", MAX_PAYLOAD_BYTES):

@@ -25,7 +25,7 @@ from slackwater.lbengine.decision.position import Position, Requests
 from slackwater.lbengine.decision.room import OVER, Room
 from slackwater.lbengine.decision.split import Share, split, step_of
 from slackwater.lbengine.decision.state import PoolState, PoolView
-from slackwater.lbengine.verdicts import age_s
+from slackwater.lbengine.verdicts import age_s, is_failing
 
 UNLIKELY = 0.05
 """A server whose neighbour is less likely than this is calm without doubt."""
@@ -35,7 +35,7 @@ FEW_LEAST_S, FEW_MOST_S = 1.0, 2.0
 """Range of the time in which they come: five looks at least."""
 LEAST_RPS = 2.0
 """In a pool with few requests a server gets this rate in a trial, with at most its baseline weight."""
-TRIED_AFTER_S = {"slow": 1.0, "interference": 3.0}
+TRIED_AFTER_S = {"slow": 1.0, "errors": 1.0, "interference": 3.0}
 """A server is tried no sooner after nothing would show calm. A quiet monitor speaks once a second, and needs two such
 Samples until its random moments show the neighbour."""
 AGE_SHARE = 0.04
@@ -95,15 +95,16 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
     held = alike.after(state.held, view.snapshot.servers, view.verdicts, state.rates, state.calm)
     view = replace(view, verdicts=alike.weighed(view.verdicts, held))
     servers = _servers(state, view)
-    admission = _admit(state, view, servers)
+    admission = _admit(state, view, servers, pool)
     reduce = (admission.reduce & servers.movable.keys()) - servers.pins.keys()
     requested = (view.drains.keys() & servers.movable.keys()) - servers.pins.keys()
     drains = _drains(state, servers, requested, pool)
     loads = [_load(state, view, servers, server, server.name in reduce) for server in servers.usable]
     loads = _believed(state, loads)
-    staying = [load for load in loads if load.server not in drains]
+    failing = {name for name in reduce - drains if view.verdicts[name].state == "errors"}
+    staying = [load for load in loads if load.server not in drains | failing]
     total_rps, snapshot = state.rates.total_rps, view.snapshot
-    most_drained = max(guard.limit(len(servers.usable), pool.max_mitigated) - len(drains), 0)
+    most_drained = max(guard.limit(len(servers.usable), pool.max_mitigated) - len(drains | failing), 0)
     shares = split(staying, total_rps, pool.law, pool.u_threshold, snapshot, most_drained)
     moves = {name: _Move(Position(0), Reason("drained", request=str(view.drains[name]))) for name in drains}
     for name, baseline in servers.movable.items():
@@ -113,7 +114,7 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
         if name in reduce and verdict is not None:
             moves[name] = _in_episode(state, view, settings, servers, name, shares.get(name), verdict)
         else:
-            moves[name] = _back(state, view, settings, admission, name, baseline)
+            moves[name] = _back(state, view, settings, pool, admission, name, baseline)
     weights = {server.name: server.weight for server in servers.usable} | servers.pins
     weights |= {name: move.position.weight for name, move in moves.items()}
     low = {name for name in (reduce | drains) & moves.keys() if weights[name] < servers.movable[name]}
@@ -150,14 +151,16 @@ def _is_usable(server: Server, baselines: Mapping[str, Baseline], others: Collec
     return server.weight > 0 if server.name in others else baselines[server.name].weight > 0
 
 
-def _admit(state: PoolState, view: PoolView, servers: _Servers) -> guard.Admission:
+def _admit(state: PoolState, view: PoolView, servers: _Servers, pool: PoolSettings) -> guard.Admission:
     usable = {server.name for server in servers.usable}
+    judged = {name: verdict for name, verdict in view.verdicts.items() if name in usable}
+    acted_on = {name for name, verdict in judged.items() if verdict.state not in pool.causes_off} - view.holds.keys()
     return guard.admit(
-        {name: verdict.state for name, verdict in view.verdicts.items() if name in usable - view.holds.keys()},
+        {name: judged[name].state for name in acted_on},
         {name for name, baseline in servers.movable.items() if state.positions[name].weight < baseline},
         {name for name, verdict in view.verdicts.items() if not verdict.shown},
         (usable - servers.movable.keys()) | servers.pins.keys(),
-        {name: failing.share for name, failing in state.rates.failing.items() if name in usable},
+        {name: verdict.failed_share or 0.0 for name, verdict in judged.items() if is_failing(verdict)},
     )
 
 
@@ -234,6 +237,8 @@ def _in_episode(
     """A move towards the weight of the split."""
     now_s, before, baseline = view.now_s, replace(state.positions[name], silent_s=None), servers.movable[name]
     target = baseline if share is None else share.weight
+    if verdict.state == "errors":  # what it answers at once is no answer, so no part of its capacity is left
+        target = 0
     blind = verdict.calm_shows_within_s is None or not verdict.shown
     blind = blind or (verdict.state == "slow" and not verdict.rps)
     requests = _requests(state, servers, name, verdict)
@@ -268,11 +273,19 @@ def _requests(state: PoolState, servers: _Servers, name: str, verdict: Verdict) 
     # Answers that the detector does not see change no probability, though the balancer may have counted them.
     answered = bool((state.rates.served or {}).get(name) if verdict.rps is None else verdict.rps)
     few_s = min(max(few_s, FEW_LEAST_S), FEW_MOST_S)
-    return Requests(_probability(verdict), answered, few, few_s, others, name in state.rates.failing)
+    failed_rps = (state.rates.errors or {}).get(name, 0.0)
+    fails = failed_rps > 0.0 if verdict.state == "errors" else is_failing(verdict)
+    return Requests(_probability(verdict), answered, few, few_s, others, fails)
 
 
 def _back(
-    state: PoolState, view: PoolView, settings: LbengineSettings, admission: guard.Admission, name: str, baseline: int
+    state: PoolState,
+    view: PoolView,
+    settings: LbengineSettings,
+    pool: PoolSettings,
+    admission: guard.Admission,
+    name: str,
+    baseline: int,
 ) -> _Move:
     """The move of a server that may not be reduced: back to its baseline at once, with the reason."""
     before, verdict = state.positions[name], view.verdicts.get(name)
@@ -290,7 +303,7 @@ def _back(
         return _Move(position.silent(before, baseline, view.now_s), Reason("unknown", verdict))
     if admission.panic:
         return _Move(there, Reason("panic", verdict, panic=admission.panic))
-    if verdict.state not in SLOW_ALONE:
+    if verdict.state not in SLOW_ALONE or verdict.state in pool.causes_off:
         return _Move(there, Reason(verdict.state, verdict))
     if admission.fails:
         return _Move(there, Reason("peer_fails", verdict, fails=admission.fails))

@@ -31,6 +31,8 @@ class Reason:
     """Who asked for a lower `maxconn`, and why; empty where that is set already."""
 
 
+STILL = {"slow": "it is still slow", "errors": "it still fails"}
+"""What a trial is to show, by the state. In `interference` it is the neighbour."""
 Words = tuple[str, tuple[str, ...]]
 """A sentence, and the same in short phrases, the most important first."""
 
@@ -66,15 +68,18 @@ def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) ->
         case "not_shown":
             return _listed(_state(reason), f"but nothing shows it now: {_seen(reason)}")
         case "tried":
-            cause = "it is still slow" if _state(reason) == "slow" else "the neighbour is still there"
+            cause = STILL.get(_state(reason), "the neighbour is still there")
             tried = f"a few requests now and then show whether {cause}, since nothing else does"
             return f"{_state(reason)}: {tried}", (_state(reason), tried)
         case "fast":
-            fast = "its few requests were fast, so it gets more, which decide"
+            well = "answered" if _state(reason) == "errors" else "fast"
+            fast = f"its few requests were {well}, so it gets more, which decide"
             return f"{_state(reason)}: {fast}", (_state(reason), fast)
         case "no_gain":
             stays = _no_gain(reason.share)
             return f"{_state(reason)}: {_seen(reason)}; {stays}", (_state(reason), stays)
+        case "errors":
+            return _errors(reason, pool)
         case "interference" | "slow":
             return _slow_alone(reason)
         case "calm" | "limited":
@@ -116,6 +121,14 @@ def _slow_alone(reason: Reason) -> Words:
         f"{state}: {seen}; {_share(reason.share, severity)}",
         (state, f"at most {severity:.0%} of capacity lost", seen),
     )
+
+
+def _errors(reason: Reason, pool: PoolSettings) -> Words:
+    if reason.others_filled is not None:
+        return _slow_alone(reason)
+    stays = "its weight stays, as `causes_off` names this state"
+    trials = "it gets no requests, but now and then a few that show whether it still fails"
+    return f"errors: {_seen(reason)}; {stays if 'errors' in pool.causes_off else trials}", ("errors", _seen(reason))
 
 
 def _share(share: Share, severity: float) -> str:

@@ -46,7 +46,7 @@ class Requests:
     """What the requests of a lowered server show in a turn, and how many it could get."""
 
     probability: float
-    """Probability that the server is slow. Without answers it falls with time alone."""
+    """Probability that the server is slow, or fails. Without answers it falls with time alone."""
     answered: bool
     """Whether the probability is of a time in which the server answered any."""
     few: int
@@ -56,7 +56,8 @@ class Requests:
     others: int
     """Sum of the other servers' weights."""
     fails: bool = False
-    """Whether the server fails well above its peers. One that fails at once looks fast."""
+    """Whether the server fails well above its peers; in an episode of `errors` whether any request failed in the last
+    second. One that fails at once looks fast."""
 
     def share(self, weight: int) -> float:
         """Share of the pool's requests that the server gets with this weight."""
@@ -159,7 +160,8 @@ def tried(
     trial = dataclasses.replace(trial, answered=trial.answered or requests.answered)
     position = dataclasses.replace(position, trial=trial)
     # Time alone lowers the probability, so where it rose the requests of this stage are slow.
-    slow = requests.probability >= 1.0 - DOUBT and requests.probability > trial.probability
+    rose = requests.probability > trial.probability or requests.fails
+    slow = requests.probability >= 1.0 - DOUBT and rose
     fast = trial.answered and not requests.fails and requests.probability <= DOUBT
     lasted_s = now_s - trial.since_s
     fast_s, doubt_s = (LOOKS_S, requests.few_s) if trial.stage == "few" else (0.0, DECIDE_S)

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slackwater.lbengine.balancer import Snapshot
-from slackwater.lbengine.errors import ErrorWindow, Failing, failing
 
 WINDOW_S = 1.0
 LEAST_S = 0.4
@@ -66,9 +65,6 @@ class Rates:
     requests: Meter = field(default_factory=Meter)
     answers: Meter = field(default_factory=Meter)
     failures: Meter = field(default_factory=Meter)
-    window: ErrorWindow = field(default_factory=ErrorWindow)
-    failing: Mapping[str, Failing] = field(default_factory=dict)
-    """Servers that fail well above their peers. No load should be moved to them."""
 
     def held_by(self, server: str) -> list[int]:
         """Requests in flight at this server at each look of the last `WINDOW_S`."""
@@ -105,9 +101,7 @@ class Rates:
         total_rps = counted_rps
         if total_rps is None and reported and snapshot.counts == "requests":  # the balancer has given no rate yet
             total_rps = sum(reported.values())
-        window = self.window.after(now_s, snapshot, restarted)
-        bad = failing(window.counts(), self.failing)
-        return Rates(rps, errors, total_rps, counted_rps, served, looks, requests, answers, failures, window, bad)
+        return Rates(rps, errors, total_rps, counted_rps, served, looks, requests, answers, failures)
 
 
 def _with_reported(

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from slackwater.core.messages import State
 from slackwater.views.row import Row, listed, milliseconds
 
-URGENCY: tuple[State, ...] = ("all_slow", "interference", "slow", "overload", "unknown")
+URGENCY: tuple[State, ...] = ("all_slow", "errors", "interference", "slow", "overload", "unknown")
 STATES: dict[State, str] = {
     "interference": "is beside a noisy neighbour",
     "slow": "is slow, and the cause is not visible from the balancer",
+    "errors": "fails, and its peers do not",
     "overload": "is overloaded",
     "all_slow": "is slow together with the others, so no neighbour is the cause",
     "unknown": "is unknown",
@@ -33,7 +34,7 @@ def exceptions(row: Row, title: str) -> list[str]:
     sentences = beside_the_verdict(row)
     if row.state == "slow" and row.rt_p95_now_ms is not None and row.rt_p95_usual_ms is not None:
         sentences.append(f"{_slow(row.rt_p95_now_ms, row.rt_p95_usual_ms)} the cause is not visible from the balancer")
-    elif row.state != "calm":
+    elif row.state != "calm" and not (row.state == "errors" and row.peers_failed_share is not None):
         sentences.append(STATES[row.state])
     if row.weight is not None and row.baseline and row.weight != row.baseline and row.state in ("calm", "unknown"):
         sentences.append(f"has weight {row.weight} of {row.baseline}{'' if row.decided else ', set by someone else'}")

@@ -45,6 +45,7 @@ OUTAGES: dict[CycleOutage, str] = {"no_answer": "does not answer", "refused": "r
 _STATE_OF_CAUSE: dict[DecisionCause, State] = {
     "interference": "interference",
     "slow": "slow",
+    "errors": "errors",
     "not_shown": "interference",
     "no_gain": "interference",
     "peer_fails": "interference",

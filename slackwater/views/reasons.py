@@ -15,6 +15,7 @@ NEIGHBOUR: dict[Resource | None, str] = {
     "disk": "a noisy neighbour takes its disk",
 }
 
+FAILS = "its requests fail, and those of its peers do not"
 NOT_VISIBLE = "it is slow, and the cause is not visible from the balancer"
 
 DECISIONS: dict[ChangeCause | None, str] = {
@@ -24,8 +25,8 @@ DECISIONS: dict[ChangeCause | None, str] = {
     "not_shown": "it was slow by itself, but nothing shows that any more, so it has its full weight",
     "no_gain": "it is slow by itself, but to move its requests would gain nothing, so it has its full weight",
     "peer_fails": "it is slow by itself, but its load would go to a server that fails, so it has its full weight",
-    "tried": "a few requests now and then show whether it is still slow, as nothing else does",
-    "fast": "its few requests were fast, so it has its full weight, and more requests decide",
+    "tried": "a few requests now and then show whether it is well again, as nothing else does",
+    "fast": "its few requests went well, so it has its full weight, and more requests decide",
     "panic": "all servers are slow together, so no neighbour is believed and each has its full weight",
     "no_verdict": "nothing new is known of it, so it has its full weight",
     "waiting": "Slackwater has just started and knows nothing of it yet, so its weight stays",
@@ -40,6 +41,8 @@ def of_state(state: State | ChangeCause | None, resource: Resource | None) -> st
         return NEIGHBOUR[resource]
     if state == "slow":
         return NOT_VISIBLE
+    if state == "errors":
+        return FAILS
     return {"overload": "it has more requests than it can serve", "all_slow": "all servers are slow together"}.get(
         state or "", ""
     )

@@ -15,7 +15,7 @@ from slackwater.views.row import listed
 from slackwater.views.together import end, leading, together
 
 LOOK_BACK_S = 7 * 86400.0
-SLOW: frozenset[State] = frozenset({"interference", "slow", "overload", "all_slow"})
+SLOW: frozenset[State] = frozenset({"interference", "slow", "errors", "overload", "all_slow"})
 SILENT_S = 3.0
 """A node without a Verdict for this long is not judged any more."""
 BEFORE_S, AFTER_S = 1.0, 60.0
@@ -35,6 +35,7 @@ MOST_MARKS = 10_000
 SETS = ("weight", "maxconn", "restore")
 """What is changed about a server's load."""
 UNDONE: dict[State, str] = {
+    "errors": "its peers had no room, `causes_off` names this state, or its weight was not Slackwater's to set",
     "slow": "to move its requests would have gained nothing, or its weight was not Slackwater's to set",
     "interference": "to move its requests would have gained nothing, or its weight was not Slackwater's to set",
     "overload": "its own load fills it, and for load no server is relieved",

@@ -12,7 +12,6 @@ from slackwater.core.messages import SLOW_ALONE, State, Verdict
 from slackwater.lbengine.baseline import Baseline
 from slackwater.lbengine.decision.decide import FEW_LEAST_S, FEW_MOST_S, TRIED_AFTER_S, Decision
 from slackwater.lbengine.decision.position import COST_SHARE, Position, Stage, Trial
-from slackwater.lbengine.errors import Failing
 from slackwater.lbengine.overrides.overrides import Pin
 from tests.support.pool_shown import decided, server, snapshot, verdict
 
@@ -33,7 +32,7 @@ def turn(
     balance: str = "leastconn",
     blind: bool = False,
     now_s: float = NOW_S,
-    failing: dict[str, Failing] | None = None,
+    failing: dict[str, float] | None = None,
     total_rps: float = 180.0,
     shown: bool = True,
     probability: float | None = None,
@@ -215,7 +214,7 @@ def test_a_server_that_fails_at_once_is_not_called_fast() -> None:
     position, with_requests_s = Position(0, moved_s=NOW_S), 0.0
     for number in range(100):
         with_requests_s += 0.2 * (position.weight > 0)
-        failing = {"host0": Failing(1.0, 0.0)} if with_requests_s > 0.3 else None
+        failing = {"host0": 1.0} if with_requests_s > 0.3 else None
         now_s = NOW_S + number / 5.0
         position = turn(position, "slow", now_s=now_s, shown=False, probability=0.01, failing=failing).position
         assert position.weight <= 50
@@ -295,12 +294,12 @@ def test_a_trial_whose_requests_prove_calm_ends_the_episode() -> None:
 
 
 def test_no_load_is_moved_to_a_server_that_fails() -> None:
-    fails = {"host2": Failing(0.5, 0.0)}
+    fails = {"host2": 0.5}
     for position in (Position(100), Position(0, moved_s=NOW_S - 10.0)):
         after = turn(position, failing=fails)
         assert (after.position.weight, after.cause) == (100, "peer_fails")
         assert after.why == "interference, but host2 fails 50% of its requests: no load is moved to it"
-    assert turn(Position(100), failing={"host0": Failing(0.5, 0.0)}).position.weight == 0, "away from who fails itself"
+    assert turn(Position(100), failing={"host0": 0.5}).position.weight == 0, "away from who fails itself"
     assert turn(Position(0), "calm", failing=fails).cause == "calm"
 
 
@@ -317,7 +316,7 @@ def test_no_load_is_moved_to_a_slow_server_that_fails_and_keeps_its_weight(held:
         verdicts,
         now_s=NOW_S,
         total_rps=180.0,
-        failing={"host2": Failing(0.5, 0.0)},
+        failing={"host2": 0.5},
         externally_controlled=["host2"] if held == "someone else's" else [],
         pins={"host2": Pin(100, "ann")} if held == "pinned" else {},
     )

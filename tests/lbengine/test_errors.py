@@ -1,119 +1,40 @@
-"""Which servers fail well above their peers, from the balancer's counters, by what a real HAProxy counts."""
+"""A server whose requests fail, from what a real HAProxy counts to its weight."""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
-import itertools
-import random
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 
 from slackwater.controller.cli.main import cli
-from slackwater.core.messages import Cycle
+from slackwater.core.messages import Cycle, Verdict
+from slackwater.detector.classify.failures import reported
+from slackwater.detector.judge import Judge
 from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
-from slackwater.lbengine.balancer import Server, Snapshot
-from slackwater.lbengine.decision.rates import Rates
-from slackwater.lbengine.errors import WINDOW_S, Count, ErrorWindow, failing
+from slackwater.lbengine.view.counters import RecentCounters
+from slackwater.lbengine.view.samples import Origin, sample_of
 from slackwater.views.pool import pool_status
 from slackwater_lab.played_verdict import verdict
 from tests.support.engine_site import HOSTS, DrivenHAProxy
+from tests.support.judges import new_judge
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
 from tests.support.real_processes import free_port
 
 TIMEOUT_S = 20.0
-COUNTS = st.dictionaries(
-    st.sampled_from("abcdef"),
-    st.tuples(st.integers(0, 5000), st.floats(0.0, 1.0)).map(lambda drawn: Count(drawn[0], round(drawn[0] * drawn[1]))),
-)
-
-
-def test_a_server_that_fails_37_of_100_requests_is_named_and_its_peers_are_not() -> None:
-    named = failing({"web1": Count(600, 0), "web2": Count(600, 222), "web3": Count(600, 0)})
-    assert {name: (server.share, server.peers) for name, server in named.items()} == {"web2": (0.37, 0.0)}
-
-
-def test_a_few_failures_in_a_row_are_enough_and_one_is_not() -> None:
-    peers = {"web1": Count(60, 0), "web3": Count(60, 0)}
-    assert not failing({**peers, "web2": Count(1, 1)})
-    assert not failing({**peers, "web2": Count(60, 1)})
-    assert list(failing({**peers, "web2": Count(5, 5)})) == ["web2"]
-
-
-@pytest.mark.parametrize("share", [0.03, 0.035, 0.04, 0.05])
-def test_one_that_fails_just_so_often_is_named_once_and_not_by_turns(share: float) -> None:
-    """20 requests a second each, for 3 minutes, and as long without a failure: load would move each time."""
-    for seed in range(5):
-        chance, looks, named = random.Random(seed), [Count(20, 0)] * 30, [False]
-        for second in range(360):
-            failed = sum(chance.random() < share for _ in range(20)) if second < 180 else 0
-            looks = [*looks[1:], Count(20, failed)]
-            counts = dict.fromkeys(("web1", "web3"), Count(600, 0))
-            counts["web2"] = Count(600, sum(look.failed for look in looks))
-            named.append("web2" in failing(counts, ["web2"] if named[-1] else []))
-        assert sum(now != was for was, now in itertools.pairwise(named)) == 2
-        assert not named[-1]
-
-
-def test_all_that_fail_alike_have_no_peers_to_be_compared_with() -> None:
-    assert not failing({name: Count(500, 200 + n) for n, name in enumerate(("web1", "web2", "web3"))})
-    assert not failing({"web1": Count(500, 500)})
-    assert not failing({"web1": Count(500, 500), "web2": Count(0, 0)})
-    assert not failing({})
-
-
-def test_two_that_fail_are_both_named() -> None:
-    assert set(failing({"a": Count(300, 300), "b": Count(300, 280), "c": Count(300, 0)})) == {"a", "b"}
-
-
-@given(COUNTS)
-def test_whoever_is_named_fails_more_than_its_peers_and_never_are_all_named(counts: dict[str, Count]) -> None:
-    named = failing(counts)
-    assert all(counts[name].share == server.share > server.peers for name, server in named.items())
-    assert len(named) < max(len(counts), 1)
-
-
-@given(COUNTS, st.sampled_from("abcdef"))
-def test_one_that_fails_nothing_is_never_named(counts: dict[str, Count], name: str) -> None:
-    ended = counts.get(name, Count(0, 0)).ended
-    assert name not in failing({**counts, name: Count(ended, 0)})
-
-
-def look(*counts: tuple[int, int], in_flight: int = 0) -> Snapshot:
-    servers = [
-        Server(name=f"web{n}", weight=100, requests=requests, errors=errors, in_flight=in_flight)
-        for n, (requests, errors) in enumerate(counts, start=1)
-    ]
-    return Snapshot(balance="roundrobin", weights_mean="share", servers=servers)
-
-
-def test_the_window_forgets_and_starts_again_with_the_balancer() -> None:
-    window, now_s = ErrorWindow(), 0.0
-    for turn in range(int(WINDOW_S) * 5):
-        now_s = turn * 0.2
-        window = window.after(now_s, look((turn, 0), (turn, turn)), restarted=False)
-    assert window.counts()["web2"] == Count(turn, turn)
-    assert len(window.looks) <= WINDOW_S + 2
-    for more in range(int(WINDOW_S) * 5 + 10):
-        window = window.after(now_s + more * 0.2, look((turn + more, 0), (turn + more, turn)), restarted=False)
-    assert window.counts()["web2"].failed == 0
-    assert window.after(1e3, look((3, 0), (3, 0)), restarted=True).counts()["web1"] == Count(0, 0)
-    assert window.after(1e3, look((3, 0), (3, 0)), restarted=False).counts()["web2"] == Count(0, 0)
-
-
-def test_where_connections_are_counted_no_errors_are_known() -> None:
-    seen = Snapshot(balance="wrr", weights_mean="share", servers=[Server(name="a", weight=1)], counts="connections")
-    assert Rates().after(0.0, seen, {}).failing == {}
-    assert ErrorWindow().after(0.0, seen, restarted=False).counts() == {}
+LOOK_S = 0.2
+UNIX_S = 1_795_000_000.0
 
 
 @contextmanager
@@ -142,6 +63,59 @@ def answering(reply: bytes, *, reset: bool = False) -> Iterator[int]:
             thread.join(5.0)
 
 
+BROKEN: set[int] = set()
+"""Ports whose servers answer everything with 500."""
+
+
+@contextmanager
+def provoked_servers(count: int) -> Iterator[list[int]]:
+    """Servers that fail where they are asked for it, or are `BROKEN`."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: object) -> None:
+            """HAProxy may end a connection at any time."""
+
+    class Answers(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def do_GET(self) -> None:
+            assert isinstance(self.server, Server)
+            fails = self.path == "/provoke" or self.server.server_port in BROKEN
+            self.send_response(500 if fails else 200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ExitStack() as stack:
+        ports = []
+        for _ in range(count):
+            server = stack.enter_context(Server(("127.0.0.1", 0), Answers))
+            thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+            thread.start()
+            stack.callback(server.shutdown)
+            ports.append(int(server.server_address[1]))
+        yield ports
+        BROKEN.clear()
+
+
+def provoke(port: int, server: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", "/provoke", headers={"Cookie": f"S={server}"})
+        assert connection.getresponse().status == 500
+    finally:
+        connection.close()
+
+
+def cycle_of(outbox: Sequence[object]) -> Cycle:
+    return next(message for message in reversed(outbox) if isinstance(message, Cycle))
+
+
 FAILURES = {
     "status 500": (b"HTTP/1.1 500 Broken\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", False, ""),
     "cut off": (b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nab", False, ""),
@@ -152,32 +126,124 @@ FAILURES = {
 }
 
 
+@dataclass
+class Watched:
+    """A HAProxy whose servers are judged by its counters alone, by a clock that only the test moves."""
+
+    client: HAProxy
+    judge: Judge = field(default_factory=new_judge)
+    now_s: float = 100.0
+    counters: RecentCounters = field(default_factory=RecentCounters)
+    seq: int = 0
+
+    def look(self) -> dict[str, Verdict]:
+        self.now_s += LOOK_S
+        self.seq += 1
+        snapshot = self.client.read()
+        self.counters = self.counters.after(self.now_s, snapshot)
+        origin = Origin("web", "boot", 1.0)
+        samples = [
+            sample_of(origin, name, name, self.seq, UNIX_S + self.now_s, counted, None, "no packets here")
+            for name, counted in self.counters.counted.items()
+        ]
+        return {verdict.node: verdict for verdict in self.judge.tick(self.now_s, samples)}
+
+    def rounds(self, count: int, ask: Callable[[], object], requests: int = 9) -> dict[str, Verdict]:
+        """Looks, with so many requests before each; the last Verdicts."""
+        verdicts = self.look()
+        for _ in range(count):
+            for _ in range(requests):
+                with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
+                    ask()
+            verdicts = self.look()
+        return verdicts
+
+
 @needs_haproxy
 @pytest.mark.usefixtures("haproxy_version")
 @pytest.mark.parametrize("kind", FAILURES)
-def test_every_kind_of_failure_that_haproxy_counts_names_the_server(kind: str) -> None:
+def test_every_kind_of_failure_that_haproxy_counts_is_the_server_s_state(kind: str) -> None:
     reply, reset, options = FAILURES[kind]
     with ExitStack() as stack:
         good = stack.enter_context(web_servers(2))
         bad = free_port() if reply is None else stack.enter_context(answering(reply, reset=reset))
         lines = "\n".join(f"    server web{n} 127.0.0.1:{port}" for n, port in enumerate((good[0], bad, good[1]), 1))
         running = stack.enter_context(haproxy(f"backend web\n    balance roundrobin\n{options}{lines}\n"))
-        client = HAProxy(running.socket, "web", TIMEOUT_S)
-        rates = Rates().after(0.0, client.read(), {})
-        for _ in range(30):
-            try:
-                running.request_any()
-            except (OSError, ValueError, http.client.HTTPException):
-                continue
-        snapshot = client.read()
-        rates = rates.after(3.0, snapshot, {})
-    assert list(rates.failing) == ["web2"]
-    assert rates.failing["web2"].share == 1.0
-    assert rates.errors is not None
-    assert rates.errors["web1"] == rates.errors["web3"] == 0.0 < rates.errors["web2"]
+        watched = Watched(HAProxy(running.socket, "web", TIMEOUT_S))
+        verdicts = watched.rounds(12, running.request_any)
+        snapshot = watched.client.read()
+    assert {name: verdict.state for name, verdict in verdicts.items()} == {
+        "web1": "calm",
+        "web2": "errors",
+        "web3": "calm",
+    }
+    failing = verdicts["web2"]
+    assert (failing.severity, failing.failed_share, failing.peers_failed_share) == (1.0, 1.0, 0.0)
+    assert failing.path[0] == "100% of its requests fail, and 0% of its peers'"
+    assert (failing.calm_shows_within_s, failing.shown) == (None, True)
     bad_server = next(server for server in snapshot.servers if server.name == "web2")
     is_sent_again = kind in ("refused", "refused, sent to another", "retried")
     assert bad_server.unanswered == (bad_server.requests if is_sent_again else 0)
+
+
+@needs_haproxy
+@pytest.mark.usefixtures("haproxy_in_full")
+def test_a_client_that_provokes_failures_on_one_server_does_not_drain_it() -> None:
+    """Its cookie keeps it there; the others' requests are answered as before."""
+    with provoked_servers(3) as ports:
+        lines = "\n".join(f"    server web{n} 127.0.0.1:{port} cookie web{n}" for n, port in enumerate(ports, 1))
+        with haproxy(f"backend web\n    balance roundrobin\n    cookie S insert\n{lines}\n") as running:
+            watched = Watched(HAProxy(running.socket, "web", TIMEOUT_S))
+            watched.rounds(6, running.request_any)
+
+            def both() -> None:
+                running.request_any()
+                for _ in range(3):
+                    provoke(running.port, "web2")
+
+            states = {watched.rounds(1, both)["web2"].state for _ in range(15)}
+            verdict = watched.look()["web2"]
+    assert states == {"calm"}
+    assert verdict.failed_share is not None
+    assert verdict.failed_share > 0.7
+    assert verdict.peers_failed_share == 0.0, "no load is moved there all the same"
+
+
+@needs_haproxy
+@pytest.mark.usefixtures("haproxy_in_full")
+@pytest.mark.parametrize("balance", ["leastconn", "random", "roundrobin"])
+def test_a_server_that_answers_500_at_once_gets_nothing_until_a_trial_shows_that_it_is_well(
+    tmp_path: Path, balance: str
+) -> None:
+    with provoked_servers(3) as ports:
+        lines = "\n".join(f"    server host{n} 127.0.0.1:{port} weight 100" for n, port in enumerate(ports, 1))
+        with haproxy(f"backend web\n    balance {balance}\n{lines}\n") as running:
+            site = DrivenHAProxy(running, ports, tmp_path)
+            watched = Watched(HAProxy(running.socket, "web", TIMEOUT_S), now_s=site.now_s)
+
+            def turn() -> list[int]:
+                """A look and a cycle. The clock is not that of the requests, so a capacity is given."""
+                for verdict in watched.rounds(1, running.request_any, requests=15).values():
+                    site.engine.inbox.put(msgspec.structs.replace(verdict, capacity_rps=300.0), watched.now_s)
+                site.engine.cycle(watched.now_s)
+                watched.judge.failures.report(
+                    watched.now_s, reported(cycle_of(site.engine.outbox), {}), watched.judge.sorter.slot
+                )
+                return site.weights()
+
+            for _ in range(5):
+                assert turn() == [100, 100, 100]
+            BROKEN.add(ports[0])
+            assert any(turn() == [0, 100, 100] for _ in range(12))
+            assert {tuple(turn())[1:] for _ in range(10)} == {(100, 100)}
+            BROKEN.discard(ports[0])
+            assert any(turn() == [100, 100, 100] for _ in range(60))
+            causes = {change.cause for change in site.changes() if change.what == "weight"}
+            whys = [change.why for change in site.changes() if change.cause == "errors"]
+            site.journal.close()
+    assert {"errors", "tried"} <= causes <= {"errors", "tried", "fast", "calm"}
+    assert whys[0].startswith("errors: ")
+    assert "of its requests fail, and 0% of its peers'" in whys[0]
 
 
 @needs_haproxy
@@ -192,19 +258,25 @@ def test_one_server_that_answers_500_at_once_is_named_by_status_and_the_api(tmp_
         )
         site.cycle()
         assert sorted(running.request_any() for _ in range(60)) == [200] * 40 + [500] * 20
-        site.cycle(after_s=1.0)
-        cycle = site.engine.outbox[-1]
-        assert isinstance(cycle, Cycle)
+        now = time.time()
+        verdicts = [verdict(host, "calm", time_unix_s=now, since_unix_s=now - 60.0) for host in HOSTS]
+        verdicts[1] = msgspec.structs.replace(
+            verdicts[1], state="errors", severity=1.0, failed_share=1.0, peers_failed_share=0.0, path=["100% fail"]
+        )
+        for judged in verdicts:
+            site.engine.inbox.put(judged, site.now_s + 1.0)
+        site.silent_cycle(after_s=1.0)
+        cycle = cycle_of(site.engine.outbox)
         assert "host2 fails well above its peers" in cycle.sentence
-        now = cycle.time_unix_s = time.time()
-        calm = [verdict(host, "calm", time_unix_s=now, since_unix_s=now - 60.0) for host in HOSTS]
-        site.journal.record(cycle, *calm)
+        cycle.time_unix_s = now
+        site.journal.record(cycle, *verdicts)
         printed = CliRunner().invoke(cli, ["status", "--config", str(tmp_path / "controller.toml")]).stdout
         view = pool_status(site.journal, "web", now, {}, "HAProxy")
         site.journal.close()
     assert "2 of 3 calm; host2 fails 100 of 100 requests, its peers 0" in " ".join(printed.split())
     assert "errors/s" in printed
     failing = view.rows[1]
-    assert (failing.failed_share, failing.peers_failed_share) == (1.0, 0.0)
+    assert (failing.failed_share, failing.peers_failed_share, failing.state) == (1.0, 0.0, "errors")
     assert failing.errors_per_s == pytest.approx(20.0 / 1.0, rel=0.2)
+    assert "its requests fail, and those of its peers do not, so it gets weight 0 instead of 100" in failing.summary
     assert [row.exceptions for row in view.rows] == [[], ["fails 100 of 100 requests, its peers 0"], []]

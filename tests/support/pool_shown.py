@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from slackwater.core.config import LbengineSettings, PoolSettings
 from slackwater.core.messages import State, Verdict
 from slackwater.lbengine.backends.haproxy.algorithms import weights_mean
@@ -16,7 +18,6 @@ from slackwater.lbengine.decision.decide import Decisions, decide
 from slackwater.lbengine.decision.position import Position
 from slackwater.lbengine.decision.rates import Rates
 from slackwater.lbengine.decision.state import PoolState, PoolView
-from slackwater.lbengine.errors import Failing
 
 POOL = HAProxyPool(name="web", backend="web", socket="/none", mode="act")
 
@@ -64,17 +65,25 @@ def decided(
     rates: Mapping[str, float] | None = None,
     total_rps: float | None = None,
     served: Mapping[str, float] | None = None,
-    failing: Mapping[str, Failing] | None = None,
+    failing: Mapping[str, float] | None = None,
+    errors: Mapping[str, float] | None = None,
     **overrides: Any,
 ) -> Decisions:
-    """What is decided for a pool that shows this; every baseline weight is 100 unless `baselines` says otherwise."""
+    """What is decided for a pool that shows this; every baseline weight is 100 unless `baselines` says otherwise.
+
+    `failing`: the share that servers fail of their requests, well above their peers.
+    """
+    fails = {
+        name: msgspec.structs.replace(verdicts[name], failed_share=share, peers_failed_share=0.0)
+        for name, share in (failing or {}).items()
+    }
     state = PoolState(
         "acting",
         baselines=baselines or {server.name: Baseline(100, 100) for server in shown.servers},
         positions=positions,
         externally_controlled=frozenset(externally_controlled),
-        rates=Rates(rps=rates, total_rps=total_rps, served=served, failing=failing or {}),
+        rates=Rates(rps=rates, total_rps=total_rps, served=served, errors=errors),
         started_s=now_s if waiting else None,
     )
-    view = PoolView(now_s=now_s, snapshot=shown, verdicts=verdicts, **overrides)
+    view = PoolView(now_s=now_s, snapshot=shown, verdicts={**verdicts, **fails}, **overrides)
     return decide(state, view, pool, LbengineSettings())

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.support import qemu
+from slackwater_lab.cluster import qemu
 
 IASL = shutil.which("iasl")
 WITHIN_S = 100

@@ -34,7 +34,7 @@ def badge(row: Row) -> Badge:
     if row.out:
         down = row.condition == "down"
         return Badge("down" if down else "aside", "✕" if down else "○", row.out)
-    if row.peers_failed_share is not None:
+    if row.peers_failed_share is not None or row.state == "errors":
         return Badge("failing", "✕", "failing")
     if row.state != "calm":
         taken = f": {row.resource}" if row.resource not in (None, "unclear") else ""
@@ -46,7 +46,7 @@ def badge(row: Row) -> Badge:
 
 def of_pool(view: PoolStatus) -> Badge:
     """The pool's badge: the most urgent of its servers' badges, and never calm while a server is not."""
-    whole = Badge(view.state, SYMBOLS[view.state], WORDS[view.state])
+    whole = Badge("failing" if view.state == "errors" else view.state, SYMBOLS[view.state], WORDS[view.state])
     if view.stale or view.outage is not None:
         return whole
     worst = min([whole, *map(badge, view.rows)], key=lambda shown: URGENCY.index(shown.look))

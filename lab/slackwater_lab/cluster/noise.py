@@ -11,11 +11,11 @@ import os
 import selectors
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from slackwater_lab.cluster.paths import LabError
 
@@ -46,6 +46,12 @@ def last_level_cache_mib(cpu0: Path = Path("/sys/devices/system/cpu/cpu0/cache")
     return max(sizes, default=32)
 
 
+class Removable(Protocol):
+    """Files that go with a noise, as a `tempfile.TemporaryDirectory`."""
+
+    def cleanup(self) -> None: ...
+
+
 @dataclass
 class Noise:
     """A noise that is on until `stop`, or until its time is over."""
@@ -58,8 +64,8 @@ class Noise:
     on_unix_s: float
     off_mono_s: float | None = field(default=None)
     off_unix_s: float | None = field(default=None)
-    files: tempfile.TemporaryDirectory[str] | None = None
-    """Folder of the noise's files, removed with the noise."""
+    files: Removable | None = None
+    """What the noise keeps on disk, removed with it."""
 
     def stop(self) -> None:
         """Ends the noise at once; the instants of its end are known afterwards. Harmless when it has ended."""

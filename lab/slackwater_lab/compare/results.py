@@ -17,8 +17,8 @@ from slackwater_lab.experiment.drawn import named
 from slackwater_lab.experiment.measures import TIMES, figures
 from slackwater_lab.experiment.recording import Recorded
 
-ANSWERS = ("answers_s", "detected_s", "back_s", "not_back", "wrong_moves")
-MEASURES = (*TIMES, "errors_share", "answers_s", "detected_s")
+ANSWERS = ("answers_s", "detected_s", "back_s", "not_back", "wrong_moves", "later_share")
+MEASURES = (*TIMES, "errors_share", "answers_s", "detected_s", "later_share")
 
 
 def of_run(recorded: Recorded) -> dict[str, dict[str, Any]]:
@@ -44,6 +44,7 @@ def answers(recorded: Recorded) -> dict[str, Any]:
         "answers_s": latency.answer_s(recorded.weights, noisy, marks.calm_s, marks.on_s, marks.off_s),
         "detected_s": None,
         "back_s": latency.back_s(recorded.weights, marks.off_s),
+        "later_share": latency.later_share(recorded.weights, noisy, marks.on_s, marks.off_s),
         "not_back": float(latency.is_away(recorded.weights)),
         "wrong_moves": latency.wrong_moves(recorded.weights, beside, marks.calm_s),
     }

@@ -21,6 +21,7 @@ SHOWN = (
     ("errors_share", "errors", ".2%"),
     ("answers_s", "answer s", ".2f"),
     ("detected_s", "detected s", ".2f"),
+    ("later_share", "its share after 2 s", ".1%"),
 )
 
 

@@ -10,6 +10,8 @@ from slackwater.core.messages import SLOW_ALONE
 from slackwater_lab.cluster.balancer import BASE_WEIGHT
 
 LATE_S = 0.5
+FOUND_S = 2.0
+"""A policy should have answered by then."""
 
 
 def answer_s(
@@ -43,6 +45,24 @@ def back_s(weights: Sequence[tuple[float, str, int, int]], off_s: float) -> floa
     moved_s = [at_s for at_s, _, weight, _ in weights if at_s >= off_s and weight != BASE_WEIGHT]
     after_s = [at_s for at_s, *_ in weights if moved_s and at_s > moved_s[-1]]
     return after_s[0] - off_s if after_s else None
+
+
+def later_share(
+    weights: Sequence[tuple[float, str, int, int]], servers: Collection[str], on_s: float, off_s: float
+) -> float | None:
+    """Share of the requests that the servers got from `FOUND_S` after the first neighbour until the last one ended.
+
+    None where no request came then. `weights` as in `answer_s`, with each server's requests so far.
+    """
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for at_s, server, _, requests in weights:
+        if on_s + FOUND_S <= at_s <= off_s:
+            first.setdefault(server, requests)
+            last[server] = requests
+    came = {server: last[server] - first[server] for server in last}
+    whole = sum(came.values())
+    return sum(came.get(server, 0) for server in servers) / whole if whole else None
 
 
 def is_away(weights: Sequence[tuple[float, str, int, int]]) -> bool:

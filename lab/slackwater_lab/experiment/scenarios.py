@@ -85,6 +85,7 @@ STRESS = tuple(
         ((0, "stress-cache"), (1, "stress-stream"), (0, "stress-vm"), (1, "stress-hdd"), (0, "stress-cpu"))
     )
 )
+BROKEN = (Neighbour(0, 0.0, 60.0, "errors", lost=None),)
 MIXED = (Neighbour(0, 0.0, 8.0, "llcprobe"), Neighbour(1, 8.0, 16.0, "dcopy"), Neighbour(0, 16.0, 24.0, "cpu"))
 DEVICES = tuple(
     Neighbour(host, 8.0 * number, 8.0 * number + 7.0, kind, lost=None)
@@ -112,6 +113,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "load-20": Scenario("one of three noisy at 20% load", _all_of(0), load=0.2),
     "load-80": Scenario("one of three noisy at 80% load", _all_of(0), load=0.8),
+    "errors": Scenario("one of three answers 500 at once, for a minute", BROKEN, seconds=60.0),
     "long": Scenario("an episode of a minute", _all_of(0, seconds=60.0), seconds=60.0),
     "dokuwiki": Scenario("one of three noisy, DokuWiki", _all_of(0), app="dokuwiki"),
     "two-dokuwiki": Scenario("two of three noisy, DokuWiki", _all_of(0, 1), app="dokuwiki"),

@@ -31,6 +31,7 @@ STYLES: dict[State, str] = {
     "calm": "green",
     "interference": "bold red",
     "slow": "bold red",
+    "errors": "bold red",
     "overload": "yellow",
     "all_slow": "magenta",
     "unknown": "dim",

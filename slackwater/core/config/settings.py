@@ -26,7 +26,7 @@ from slackwater.core.config.kinds import (
     is_loopback_host,
 )
 from slackwater.core.config.node_changes import GovernorSettings, RetuneSettings
-from slackwater.core.messages import Mode, Name, ServerName
+from slackwater.core.messages import Mode, Name, ServerName, Switchable
 
 Law = Literal["optimal", "ice"]
 CONTROLLER = "slackwater-controller"
@@ -130,6 +130,9 @@ class PoolSettings(Settings, frozen=True):
             " (blast radius)",
         ),
     ] = 0.5
+    causes_off: Annotated[
+        list[Switchable], Meta(description="states that are shown and change no weight: `errors`")
+    ] = msgspec.field(default_factory=list)
     target_p95_ms: Annotated[
         float, Meta(ge=0, description="target of the p95 of response time, for the dashboard; 0: none")
     ] = 0.0

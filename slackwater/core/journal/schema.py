@@ -110,7 +110,7 @@ ROLL_WEIGHTS = tuple(
         (HOUR_S, "", f"rolled_weights WHERE step_s = {MINUTE_S} AND node_id = :node AND {_OF_HOURS}"),
     )
 )
-_LOSING = "state IN ('interference', 'slow', 'overload', 'all_slow')"
+_LOSING = "state IN ('interference', 'slow', 'errors', 'overload', 'all_slow')"
 _SECONDS = f"max(0, min(last_unix_s, :day + {DAY_S}) - max(since_unix_s, :day))"
 _LOST = f"CASE WHEN {_LOSING} THEN severity * {_SECONDS} END"
 ROLL_STATES = (

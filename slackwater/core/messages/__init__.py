@@ -23,6 +23,7 @@ from slackwater.core.messages.causes import (
     Resource,
     ServerCondition,
     State,
+    Switchable,
     WeightsMean,
 )
 from slackwater.core.messages.change import GOVERNOR, PARTS, WSENGINE, Change, is_of_wsengine

@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Literal
 
 Resource = Literal["cpu", "cache", "memory bandwidth", "network", "disk", "unclear"]
-State = Literal["calm", "interference", "overload", "all_slow", "unknown", "slow"]
-"""slow: as `interference`, of a server without a monitor. It is slow by itself, and the balancer does not see why."""
-SLOW_ALONE: frozenset[State] = frozenset(("interference", "slow"))
-"""The states of a server that is slow by itself, from which load may be taken."""
+State = Literal["calm", "interference", "overload", "all_slow", "unknown", "slow", "errors"]
+"""slow: as `interference`, of a server without a monitor. It is slow by itself, and the balancer does not see why.
+errors: its requests fail, and those of its peers do not."""
+SLOW_ALONE: frozenset[State] = frozenset(("interference", "slow", "errors"))
+"""The states of a server that is worse than its peers by itself, from which load may be taken."""
+Switchable = Literal["errors"]
+"""States that a pool's settings can leave without consequences (`causes_off`)."""
 Mode = Literal["observe", "act"]
 DecisionCause = Literal[
     "calm",
     "interference",
     "slow",
+    "errors",
     "overload",
     "all_slow",
     "unknown",

@@ -21,7 +21,7 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     since_unix_s: NonNegative
     """When this state began."""
     severity: Share
-    """Share of the node's calm capacity that is lost; 0 in `calm`."""
+    """Share of the node's calm capacity that is lost, in `errors` of its requests; 0 in `calm`."""
     path: list[str]
     """Why, in words with values: the tree's path, then the state machine's part."""
     model: str
@@ -44,7 +44,8 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     rt_mean_ms: NonNegative | None = None
     rt_p95_ms: NonNegative | None = None
     probability: Share | None = None
-    """Of a neighbour beside this node now; the state is decided with more patience than this number has."""
+    """Of a neighbour beside this node now, in `errors` that it still fails; the state is decided with more patience
+    than this number has."""
     calm_shows_within_s: NonNegative | None = 0.0
     """Mean time from its neighbour's end until this node is proven calm. Absent (null) where nothing that it shows
     would prove it: then only more requests can."""
@@ -52,3 +53,8 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     """Whose detector says it: several controllers may share a bus. Absent: not known."""
     source: Literal["monitor", "balancer"] = "monitor"
     """Whose Samples of the node were judged: its monitor's, or those of the view from the balancer."""
+    failed_share: Share | None = None
+    """Share of its requests that failed, over the last 30 s."""
+    peers_failed_share: Share | None = None
+    """`failed_share` of all other servers together, where this one's is well above it or its state is `errors`; else
+    absent."""

@@ -4,8 +4,8 @@ import { cutRuns, highest, milliseconds, percent, plain, seconds } from "./scale
 import { Series } from "./series.js";
 import { clock, dayAndClock, setText } from "./times.js";
 
-const SYMBOLS = { interference: "▲", slow: "△", overload: "■", all_slow: "◆", unknown: "?" };
-const WORDS = { interference: "interference", slow: "slow", overload: "overload", all_slow: "all slow", unknown: "unknown" };
+const SYMBOLS = { interference: "▲", slow: "△", errors: "✕", overload: "■", all_slow: "◆", unknown: "?" };
+const WORDS = { interference: "interference", slow: "slow", errors: "errors", overload: "overload", all_slow: "all slow", unknown: "unknown" };
 const RELOAD_EVERY_MS = 30_000;
 const TAIL_EVERY_MS = 5_000;
 const TAIL_STEPS = 6;

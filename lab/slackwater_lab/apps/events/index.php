@@ -3,6 +3,11 @@
  * The work is the same for each request of a month, about a millisecond of CPU, with no input but the query. */
 declare(strict_types=1);
 
+if (is_file(__DIR__ . '/broken')) { // a deploy that failed, as the lab plays it
+    http_response_code(500);
+    exit;
+}
+
 $events = require __DIR__ . '/data.php';
 $month = max(1, min(12, (int) ($_GET['month'] ?? 1)));
 $visitor = crc32('visitor ' . $month);

@@ -1,0 +1,331 @@
+"""Which servers fail, and whether their users lose answers by it. Pure.
+
+Two questions about each server's failures (status 500 and above, resets, refused connections, what is sent again):
+
+- **Does it fail well above its peers?** By Chernoff's bounds over `WINDOW_S` ("A measure of asymptotic efficiency for
+  tests of a hypothesis", 1952), so a few failures among few requests do not suffice. No load is moved to such a server.
+- **Is it worse than its peers by its failures?** Then an episode begins, with the state `errors`. Two log-likelihood
+  ratios add up as other evidence does (Page's cumulative sum, `slackwater.detector.classify.evidence`), and both must
+  reach the threshold. The first: its requests fail far more often than its peers' and than its own in the past. The
+  second: of the pool's good answers far fewer are its own than its peers' number and its own past say.
+
+A server that fails loses good answers. A client that provokes failures on one server adds them to as many good answers
+as before, so the second sum does not rise, and nobody can drain a server by failures. What most peers share (a deploy
+on all, a broken route) is no server's own, and ends an episode at once.
+
+A server that fails gets no requests, so only a trial shows that it is well again: each request is evidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from slackwater.core.messages import Cycle
+from slackwater.detector.classify.episodes import NO_REQUESTS_TIMEOUT_S
+from slackwater.detector.classify.evidence import DAY_S, MOST_COVERED_S, REFERENCE_S
+from slackwater.detector.features.columns import Bools, Columns, Floats, Ints, clipped, filled
+from slackwater.detector.slot_arrays import SlotArrays
+
+WINDOW_S = 30.0
+"""Failures well above the peers' are judged over about this time."""
+DOUBT = 0.001
+"""Probability that one of the two bounds is wrong. It is low since each server is judged several times a second."""
+WELL_ABOVE = 0.01
+"""Least distance of the bounds: one more failure in 100 requests is reported."""
+RECENT_S, RECENT_REQUESTS = 0.3, 10.0
+"""The present shares are averaged over this time, or over so many requests if these take longer."""
+USUAL_S = 60.0
+"""The usual shares are averaged over this time."""
+RARE = 0.01
+"""A share of failures up to this is usual anywhere."""
+FAILS = 0.5
+"""Share of its requests that a failing server fails at least, for the first ratio. With usual shares of `RARE` a server
+that fails more than 15 of 100 is nearer to this one."""
+LOSES = 0.9
+"""Share of its good answers that a failing server loses, for the second ratio. One that loses less than 61 of 100 is
+nearer to a server that loses none."""
+LEAST_S = 1.0
+"""An episode takes at least this long to begin: failures come in bursts, as of a worker that restarts."""
+REFUSES_S = 3.0
+"""The same for a server that answers nothing at all: a restart is over sooner, as in `features.unanswered`."""
+ALIKE = 0.7
+"""What this share of the peers does as well is no server's own, as in `pool_correlation`."""
+LEAST_PAST_S = 3.0
+"""A server's usual part of the good answers is known after this time with requests."""
+LATELY_S = 3.0
+"""A server without requests for this long is no peer to compare with."""
+MOST_CERTAIN = 0.98
+"""So a few good answers in a trial are enough to change our mind."""
+MEMORY_S = 60.0
+"""Without requests the probability that a server still fails falls to 1/e in this time."""
+REPORTED_S = 2.0
+"""The balancer's word is used for this long."""
+Reported = tuple[float, float, float]
+"""What the balancer shows of a node: requests per second, failures per second, weight over baseline weight."""
+
+
+@dataclass(frozen=True)
+class Failing:
+    """What is known of the failures of M servers, (M,) each."""
+
+    on: Bools
+    """The server is in an episode of `errors`."""
+    since_unix_s: Floats
+    """When that began."""
+    began: Bools
+    ended: Bools
+    probability: Floats
+    """That it still fails."""
+    recent: Floats
+    """Share of its last requests that failed."""
+    peers_recent: Floats
+    """The share that most of its peers reach at least."""
+    share: Floats
+    """Share of its requests that failed over the last `WINDOW_S`; NaN without requests."""
+    peers: Floats
+    """Such share of all its peers together, where its own is well above that or it is in an episode; else NaN."""
+    unfit: Bools
+    """Its answers are not those of calm."""
+
+
+class Failures(SlotArrays):
+    """The failures of every slot."""
+
+    _heard_s: Floats
+    _asked_s: Floats
+    """Time of the last Sample, and of the last one with requests."""
+    _good_rps: Floats
+    """Good answers per second of the last Sample."""
+    _recent: Floats
+    _window: Floats
+    """(slots, 2) requests and failures: the last ones, and of about `WINDOW_S`."""
+    _past: Floats
+    """(slots, 3) requests, failures and seconds of the past without suspicion."""
+    _fails: Floats
+    _loses: Floats
+    _well: Floats
+    """Sums of evidence: that it fails, that it loses good answers, and in an episode that it is well."""
+    _named: Bools
+    """Whether it fails well above its peers."""
+    on: Bools
+    _since_unix_s: Floats
+    _probability: Floats
+    _reported: Floats
+    """(slots, 4) the balancer's last word: its time, and `Reported`."""
+
+    def __init__(self, false_episodes_per_node_day: float) -> None:
+        """The threshold is Lorden's bound: a mean of exp(threshold) Samples until a false episode."""
+        self.threshold = math.log(DAY_S / REFERENCE_S / false_episodes_per_node_day)
+        super().__init__(
+            _heard_s=-np.inf,
+            _asked_s=-np.inf,
+            _good_rps=0.0,
+            _recent=np.zeros(2),
+            _window=np.zeros(2),
+            _past=np.zeros(3),
+            _fails=0.0,
+            _loses=0.0,
+            _well=0.0,
+            _named=False,
+            on=False,
+            _since_unix_s=0.0,
+            _probability=0.0,
+            _reported=np.array([-np.inf, 0.0, 0.0, 1.0]),
+        )
+
+    def report(self, now_s: float, reported: Mapping[str, Reported], slot_of: Callable[[str], int | None]) -> None:
+        """Sets what the balancer shows of each node (`reported`): a monitor sees no connection that was refused."""
+        for node, counted in reported.items():
+            if (slot := slot_of(node)) is not None and slot < len(self._reported):
+                self._reported[slot] = now_s, *counted
+
+    def update(
+        self,
+        now_s: float,
+        slots: Ints,
+        columns: Columns,
+        label_unix_s: Floats,
+        *,
+        fresh: Bools,
+        in_episode: Bools,
+    ) -> Failing:
+        """The failures after one Sample of these slots, (M,).
+
+        `fresh`, `in_episode`: (slots,) whether a node is heard of, and is slow by itself.
+        """
+        period_s = np.minimum(filled(columns["period_s"], REFERENCE_S), MOST_COVERED_S)
+        good, failed = self._counts(now_s, slots, columns, period_s)
+        ended = good + failed
+        since_s = np.minimum(now_s - self._heard_s[slots], 1e6)
+        self._heard_s[slots] = now_s
+        self._asked_s[slots] = np.where(ended > 0.0, now_s, self._asked_s[slots])
+        self._good_rps[slots] = good / period_s
+        passed = np.minimum(ended / RECENT_REQUESTS, since_s / RECENT_S)  # without requests the last shares stay
+        for sums, kept in ((self._recent, np.exp(-passed)), (self._window, np.exp(-since_s / WINDOW_S))):
+            sums[slots] = kept[:, None] * sums[slots] + np.column_stack([ended, failed])
+        recent, peers_recent = self._recent_shares(now_s, slots, fresh)
+        answers = (columns["traffic.rps"] > 0.0) | (good > 0.0)
+        says = self._says_fails(slots, good, failed, peers_recent)
+        says = np.minimum(says, self.threshold * period_s / np.where(answers, LEAST_S, REFUSES_S))
+        on = self.on[slots]
+        alike = on & (peers_recent >= 0.5 * recent) & (recent > 0.0)
+        self._fails[slots] = np.where(on, 0.0, np.clip(self._fails[slots] + says, 0.0, self.threshold))
+        loses = self._says_loses(now_s, slots, good, period_s, fresh & ~in_episode)
+        held = on | self._is_lowered(now_s, slots)
+        self._loses[slots] = np.where(held, 0.0, np.clip(self._loses[slots] + loses, 0.0, self.threshold))
+        begins = ~on & (np.minimum(self._fails[slots], self._loses[slots]) >= self.threshold - 1e-9)
+        self._follow(slots, on & ~alike, says, since_s)
+        timed_out = now_s - self._asked_s[slots] >= NO_REQUESTS_TIMEOUT_S
+        ends = on & (alike | timed_out | (self._well[slots] >= self.threshold))
+        self._begin(slots[begins], label_unix_s[begins])
+        self._end(slots[ends])
+        self._learn(slots, ended, failed, period_s, ~held & (self._fails[slots] <= 0.0) & (ended > 0.0))
+        share, peers = self._well_above(now_s, slots, fresh)
+        return Failing(
+            on=self.on[slots],
+            since_unix_s=self._since_unix_s[slots],
+            began=begins,
+            ended=ends,
+            probability=self._probability[slots],
+            recent=recent,
+            peers_recent=peers_recent,
+            share=share,
+            peers=peers,
+            unfit=self.on[slots] | (self._fails[slots] > 0.0),
+        )
+
+    def _counts(self, now_s: float, slots: Ints, columns: Columns, period_s: Floats) -> tuple[Floats, Floats]:
+        """(M,) good answers and failures of the Samples; for a monitor's with what the balancer counts."""
+        rps, failed = filled(columns["traffic.rps"], 0.0), filled(columns["traffic.errors_per_s"], 0.0)
+        reported_s, reported_rps, reported_failed, _ = self._reported[slots].T
+        told = (now_s - reported_s <= REPORTED_S) & ~(columns["balancer.only"] > 0.0)
+        failed = np.where(told, np.maximum(failed, reported_failed), failed)
+        rps = np.where(told & (rps <= 0.0), reported_rps, rps)
+        return np.maximum(rps - failed, 0.0) * period_s, failed * period_s
+
+    def _is_lowered(self, now_s: float, slots: Ints) -> Bools:
+        """(M,) whether a server has less than its baseline weight: it has fewer good answers for that reason."""
+        reported_s, _, _, part = self._reported[slots].T
+        return np.asarray((now_s - reported_s <= REPORTED_S) & (part < 1.0))
+
+    def _peers(self, now_s: float, fresh: Bools) -> Bools:
+        """(slots,) servers with requests of late, or that get none since they fail."""
+        return fresh & ((now_s - self._asked_s <= LATELY_S) | self.on)
+
+    def _recent_shares(self, now_s: float, slots: Ints, fresh: Bools) -> tuple[Floats, Floats]:
+        """(M,) the share of each server's last requests that failed, and the share that `ALIKE` of its peers reach at
+        least; without peers the server's own."""
+        ended, failed = self._recent.T
+        shares = (failed + RARE) / (ended + 1.0)
+        own = np.where(ended[slots] > 0.0, failed[slots] / np.maximum(ended[slots], 1e-9), 0.0)
+        peers = self._peers(now_s, fresh)
+        order = np.sort(shares[peers])
+        is_peer = peers[slots]
+        others = len(order) - is_peer
+        place = np.floor((1.0 - ALIKE) * others + 1e-9).astype(np.int64)
+        place += is_peer & (place >= np.searchsorted(order, shares[slots]))  # a server is none of its own peers
+        reached = order[np.minimum(place, len(order) - 1)] if len(order) else own
+        return own, np.where(others > 0, reached, own)
+
+    def _says_fails(self, slots: Ints, good: Floats, failed: Floats, peers: Floats) -> Floats:
+        """(M,) log-likelihood ratio of a server that fails against one that fails as its peers and its own past do."""
+        ended, past, _ = self._past[slots].T
+        usual = clipped(np.maximum(peers, past / np.maximum(ended, 1.0)), RARE, 0.9)
+        fails = np.maximum(FAILS, (1.0 + usual) / 2.0)
+        return np.asarray(failed * np.log(fails / usual) + good * np.log((1.0 - fails) / (1.0 - usual)))
+
+    def _says_loses(self, now_s: float, slots: Ints, good: Floats, period_s: Floats, comparable: Bools) -> Floats:
+        """(M,) log-likelihood ratio of a server that loses `LOSES` of its good answers against one that loses none, by
+        its share of the good answers at the time. As its part counts the lower of what its past and its peers say, so
+        whoever raises one of them before gains nothing.
+
+        `comparable`: (slots,) servers whose good answers are not lowered by us.
+        """
+        peers = comparable & (now_s - self._asked_s <= LATELY_S) & ~self.on
+        is_peer = peers[slots]
+        ended, failed, seconds = self._past.T
+        usual_rps = (ended - failed) / np.maximum(seconds, LEAST_PAST_S)
+        count = peers.sum() - is_peer
+        rps = np.maximum(self._good_rps[peers].sum() - is_peer * self._good_rps[slots], 0.0)
+        usual = np.maximum(usual_rps[peers].sum() - is_peer * usual_rps[slots], 0.0)
+        even = 1.0 / np.maximum(count, 1)
+        known = (seconds[slots] >= LEAST_PAST_S) & (usual > 0.0)
+        ratio = np.where(known, np.minimum(even, usual_rps[slots] / np.maximum(usual, 1e-9)), even)
+        whole, less = ratio / (1.0 + ratio), ratio * (1.0 - LOSES) / (1.0 + ratio * (1.0 - LOSES))
+        whole, less = np.maximum(whole, 1e-9), np.maximum(less, 1e-10)
+        says = good * np.log(less / whole) + rps * period_s * np.log((1.0 - less) / (1.0 - whole))
+        return np.where(count > 0, says, 0.0)
+
+    def _follow(self, slots: Ints, on: Bools, says: Floats, since_s: Floats) -> None:
+        """Weighs the requests of the slots that are in an episode."""
+        before = clipped(self._probability[slots] * np.exp(-since_s / MEMORY_S), 1e-6, MOST_CERTAIN)
+        odds = before / (1.0 - before) * np.exp(clipped(says, -50.0, 50.0))
+        self._probability[slots] = np.where(on, np.minimum(odds / (1.0 + odds), MOST_CERTAIN), 0.0)
+        self._well[slots] = np.where(on, np.maximum(self._well[slots] - says, 0.0), 0.0)
+
+    def _begin(self, slots: Ints, label_unix_s: Floats) -> None:
+        self.on[slots], self._since_unix_s[slots] = True, label_unix_s
+        self._probability[slots], self._well[slots] = MOST_CERTAIN, 0.0
+
+    def _end(self, slots: Ints) -> None:
+        """The server is well, or all are alike: what it failed before says nothing any more."""
+        self.on[slots], self._named[slots] = False, False
+        for sums in (self._fails, self._loses, self._well, self._probability, self._window):
+            sums[slots] = 0.0
+
+    def _learn(self, slots: Ints, ended: Floats, failed: Floats, period_s: Floats, calm: Bools) -> None:
+        """Learns the usual rate and share of these slots where nothing is suspicious (`calm`, (M,))."""
+        kept = np.exp(-period_s / USUAL_S)
+        past = kept[:, None] * self._past[slots] + np.column_stack([ended, failed, period_s])
+        self._past[slots] = np.where(calm[:, None], past, self._past[slots])
+
+    def _well_above(self, now_s: float, slots: Ints, fresh: Bools) -> tuple[Floats, Floats]:
+        """(M,) `Failing.share` and `Failing.peers`. A server that was named stays so while its share is more than
+        `WELL_ABOVE` above its peers': else it would be named on and off, and load would move each time."""
+        kept = np.where(fresh, np.exp(-np.minimum(now_s - self._heard_s, 1e3) / WINDOW_S), 0.0)
+        ended, failed = (kept[:, None] * self._window).T
+        own_ended, own_failed = ended[slots], failed[slots]
+        others_ended, others_failed = ended.sum() - own_ended, np.maximum(failed.sum() - own_failed, 0.0)
+        share = np.where(own_ended > 0.5, own_failed / np.maximum(own_ended, 1e-9), np.nan)
+        peers = others_failed / np.maximum(others_ended, 1e-9)
+        named = (others_ended > 0.5) & (share > peers + WELL_ABOVE)
+        for row in np.flatnonzero(named & ~self._named[slots]).tolist():
+            least = bound(float(own_ended[row]), float(share[row]), 0.0)
+            named[row] = least > bound(float(others_ended[row]), float(peers[row]), 1.0) + WELL_ABOVE
+        self._named[slots] = named
+        return share, np.where(named | (self.on[slots] & (others_ended > 0.5)), peers, np.nan)
+
+
+def bound(ended: float, share: float, towards: float) -> float:
+    """The confidence bound of a counted share: below it (`towards` 0) or above it (`towards` 1)."""
+    near, far, most = share, towards, math.log(1.0 / DOUBT)
+    for _ in range(30):
+        middle = (near + far) / 2.0
+        if ended * _divergence(share, middle) <= most:
+            near = middle
+        else:
+            far = middle
+    return near
+
+
+def _divergence(counted: float, true: float) -> float:
+    """The Kullback-Leibler divergence of two shares."""
+    return sum(p * math.log(p / q) for p, q in ((counted, true), (1.0 - counted, 1.0 - true)) if p > 0.0)
+
+
+def reported(cycle: Cycle, node_of: Mapping[str, str]) -> dict[str, Reported]:
+    """What a Cycle shows of each node; servers that share a node are added up.
+
+    `node_of`: server -> node, for servers that have another name than their node.
+    """
+    by_node: dict[str, Reported] = {}
+    for server in cycle.servers:
+        node = node_of.get(server.server, server.server)
+        rps, failed, part = by_node.get(node, (0.0, 0.0, 1.0))
+        part = min(part, server.weight / server.baseline if server.baseline else 1.0)
+        by_node[node] = rps + (server.rps or 0.0), failed + (server.errors_per_s or 0.0), part
+    return by_node
