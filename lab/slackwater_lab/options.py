@@ -39,10 +39,10 @@ def write_json(result: dict[str, Any], place: str | None) -> bool:
 
 
 class HostsParam(click.ParamType[tuple[HostKind, int]]):
-    """How many hosts there are and of which kind: `5`, `uml`, `vm:2`, `cgroup:4`."""
+    """How many hosts there are and of which kind: `5`, `uml`, `uml:2`, `cgroup:4`."""
 
     name = "[KIND:]NUMBER"
-    kinds: tuple[HostKind, ...] = ("cgroup", "uml", "vm")
+    kinds: tuple[HostKind, ...] = ("cgroup", "uml")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[HostKind, int]:
         if isinstance(value, tuple):
@@ -51,12 +51,12 @@ class HostsParam(click.ParamType[tuple[HostKind, int]]):
         named = next((kind for kind in self.kinds if kind == first), None)
         number = (second or "3") if named else value
         if not (number.isdecimal() and 2 <= int(number) <= MOST):
-            self.fail(f"`{value}`: expected 2 to {MOST}, `uml` or `vm`, or both as in `uml:2`", param, ctx)
+            self.fail(f"`{value}`: expected 2 to {MOST}, or `uml`, or both as in `uml:2`", param, ctx)
         return named or "cgroup", int(number)
 
 
 HAPROXIES = ("haproxy", "haproxy-2.8", "haproxy-3", "haproxy-3.2", "haproxy-3.4")
-DEFAULT_QUOTA_CORES: dict[HostKind, float] = {"cgroup": 0.4, "uml": 0.45, "vm": 0.45}
+DEFAULT_QUOTA_CORES: dict[HostKind, float] = {"cgroup": 0.4, "uml": 0.45}
 
 
 def hosts_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,14 +64,13 @@ def hosts_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_settings(
-        *, hosts: tuple[HostKind, int], quota: float | None, steal: str, period_ms: float, haproxy: str, **rest: Any
+        *, hosts: tuple[HostKind, int], quota: float | None, period_ms: float, haproxy: str, **rest: Any
     ) -> Any:
         kind, number = hosts
         settings = LabSettings(
             number,
             quota or DEFAULT_QUOTA_CORES[kind],
             kind=kind,
-            hides_steal=steal == "hidden",
             period_s=period_ms / 1000.0,
             haproxy=haproxy,
         )
@@ -84,17 +83,10 @@ def hosts_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=HostsParam(),
             default="3",
             show_default=True,
-            help="Number of hosts; uml: three virtual machines of User Mode Linux, uml:2: two; vm: of QEMU.",
+            help="Number of hosts; uml: three virtual machines of User Mode Linux, uml:2: two.",
         ),
         click.option(
             "--quota", type=click.FloatRange(0.05), help="Cores of each host  [default: 0.4; virtual machines: 0.45]"
-        ),
-        click.option(
-            "--steal",
-            type=click.Choice(["hidden", "shown"]),
-            default="hidden",
-            show_default=True,
-            help="Whether virtual machines see their steal.",
         ),
         click.option(
             "--period-ms",

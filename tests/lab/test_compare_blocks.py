@@ -98,7 +98,7 @@ def test_what_is_measured_is_not_left() -> None:
     assert {run.policy for run in pieces[0].left} == set(POLICIES) - {"leastconn"}
     assert pieces[0].capacity_rps == 800.0, "one load for the whole block"
     assert pieces[1].capacity_rps is None
-    assert len(blocks.left(runs, question, HERE._replace(hosts="vm"))) == 5
+    assert len(blocks.left(runs, question, HERE._replace(hosts="uml"))) == 5
 
 
 @pytest.mark.parametrize("changed", [{"machine": "another machine"}, {"decision_commit": "code2"}])
@@ -269,7 +269,7 @@ def test_a_comparison_cut_short_is_marked_so_everywhere(tmp_path: Path) -> None:
 def test_another_lab_is_another_comparison(tmp_path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     measure(tmp_path)
     ran = len(bench.ran)
-    for other in (["--hosts", "4"], ["--period-ms", "5"], ["--hosts", "vm"]):
+    for other in (["--hosts", "4"], ["--period-ms", "5"], ["--hosts", "uml"]):
         with pytest.raises(ExperimentError, match="the data file has runs on another lab"):
             measure(tmp_path, *other)
     monkeypatch.setattr(machine, "version_of", lambda *_: "3.4.7")

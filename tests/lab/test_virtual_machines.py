@@ -6,44 +6,32 @@ from pathlib import Path
 
 import pytest
 
-from slackwater_lab.cluster import guest, uml
+from slackwater_lab.cluster import uml
 from slackwater_lab.cluster.bus import POOL
 from slackwater_lab.cluster.lab import Lab, LabSettings
-from slackwater_lab.cluster.machines import HostKind, VirtualMachine
+from slackwater_lab.cluster.machines import VirtualMachine
 from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.experiment.steady import VM_LOAD, capacity_rps
 from tests.support.lab_stage import MITIGATED_WITHIN_S, Stage
 from tests.support.real_lab import eventually, needs_lab
 
-LACKS = guest.missing()
 pytestmark = [
     pytest.mark.lab,
     needs_lab,
     pytest.mark.usefixtures("nothing_before_and_after"),
     pytest.mark.timeout(900),
+    pytest.mark.skipif(bool(uml.missing()), reason=f"missing: {', '.join(uml.missing())}"),
 ]
-needs_user_mode_linux = pytest.mark.skipif(bool(uml.missing()), reason=f"missing: {', '.join(uml.missing())}")
-IN_QEMU = pytest.param(
-    "vm",
-    "cloud",
-    marks=[
-        pytest.mark.slow,
-        pytest.mark.skipif(bool(LACKS), reason=f"no virtual machines here: {', '.join(LACKS)} (run `make setup`)"),
-    ],
-)
 CLOCK_WITHIN_S = 0.25
 """Far more than the clock is off on a quiet machine; Samples that are dated so far apart still belong together."""
 
 
-@pytest.mark.parametrize(("kind", "kernel"), [pytest.param("uml", "7.", marks=needs_user_mode_linux), IN_QEMU])
-def test_a_neighbour_of_a_virtual_machine_is_found_and_its_server_relieved_until_it_leaves(
-    kind: HostKind, kernel: str
-) -> None:
-    with Lab(LabSettings(quota_cores=0.45, kind=kind)) as lab:
+def test_a_neighbour_of_a_virtual_machine_is_found_and_its_server_relieved_until_it_leaves() -> None:
+    with Lab(LabSettings(quota_cores=0.45, kind="uml")) as lab:
         for machine in lab.machines.values():
             assert isinstance(machine, VirtualMachine)
             assert abs(machine.clock_offset_s()) < CLOCK_WITHIN_S
-            assert kernel in machine.guest.ok("uname -r"), "a kernel of its own"
+            assert "7." in machine.guest.ok("uname -r"), "a kernel of its own"
         stage = Stage(lab, VM_LOAD * capacity_rps(lab))
         stage.load.start()
         try:
@@ -62,7 +50,6 @@ def test_a_neighbour_of_a_virtual_machine_is_found_and_its_server_relieved_until
         assert sample.cpu.scope == "system", "the monitor measures the machine that it is in"
 
 
-@needs_user_mode_linux
 def test_a_guest_that_cannot_start_is_told_with_its_last_words_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -72,8 +59,3 @@ def test_a_guest_that_cannot_start_is_told_with_its_last_words_and_leaves_nothin
     monkeypatch.setattr(uml, "UML_INIT", init)
     with pytest.raises(LabError, match="Attempted to kill init! exitcode=0x00000700"), Lab(LabSettings(kind="uml")):
         pass
-
-
-def test_guests_of_user_mode_linux_see_no_steal() -> None:
-    with pytest.raises(LabError, match="--steal hidden"):
-        Lab(LabSettings(kind="uml", hides_steal=False))

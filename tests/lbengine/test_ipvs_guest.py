@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from slackwater_lab.cluster.guest import READY_WITHIN_S, Guest, GuestSettings, GuestSilent
+from slackwater_lab.cluster.guest import READY_WITHIN_S, GuestSilent
 from slackwater_lab.cluster.paths import LabError
 from tests.support.ipvs_guest import INIT, IpvsGuest, booted, needs_ipvs
+from tests.support.qemu_guest import Guest, GuestSettings
 
 pytestmark = needs_ipvs
 

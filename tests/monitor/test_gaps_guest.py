@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from slackwater_lab.cluster.guest import Guest, GuestSettings, missing
 from tests.support.paths import ROOT
+from tests.support.qemu_guest import Guest, GuestSettings, missing
 
 # A guest boots and is watched for 20 s.
 pytestmark = pytest.mark.slow

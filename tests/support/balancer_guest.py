@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from slackwater_lab.cluster.guest import Guest
 from tests.support import systemd_guest
 from tests.support.built_packages import build
+from tests.support.qemu_guest import Guest
 
 PACKAGES = ("haproxy", "nats-server", "libpcap0.8", "iproute2")
 MEMORY_MIB = 2048

@@ -24,7 +24,7 @@ import msgspec
 
 from slackwater.core.messages import Sample
 from slackwater.detector.recordings.recording import Label, write
-from slackwater_lab.cluster import qemu
+from slackwater_lab.cluster.guest import start
 from slackwater_lab.cluster.spawn import wait_until
 from tests.support.paths import RECORDINGS
 from tests.support.pmu_guest import Guest, command, part, prepare, published, root_archive
@@ -110,7 +110,7 @@ def run(guest: Guest, story: str, folder: Path, *, moves: bool) -> str:
 
     def started(shift: int, *more_words: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
         argv = [*command(guest, folder / "initrd", shift=shift), *more, *more_words]
-        process = qemu.start(argv, stdout=subprocess.PIPE)
+        process = start(argv, stdout=subprocess.PIPE)
         assert process.stdout is not None
         return process, process.stdout
 

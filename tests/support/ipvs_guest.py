@@ -21,10 +21,11 @@ import pytest
 
 from slackwater.lbengine.backends.ipvs.ipvs import CommandResult
 from slackwater.lbengine.balancer import BalancerUnreachable
-from slackwater_lab.cluster import guest
-from slackwater_lab.cluster.guest import Guest, GuestSettings, GuestSilent, quoted
+from slackwater_lab.cluster.guest import GuestSilent, quoted
 from slackwater_lab.cluster.paths import DEBIAN
+from tests.support import qemu_guest
 from tests.support.paths import ROOT
+from tests.support.qemu_guest import Guest, GuestSettings
 
 GUEST = ROOT / "tests/guest"
 SCHEDULERS = ("rr", "wrr", "lc", "wlc", "sed", "nq", "sh", "mh", "dh", "fo", "ovf", "lblc", "lblcr")
@@ -32,7 +33,7 @@ NEEDED = (DEBIAN / "sbin/ipvsadm", DEBIAN / "usr/sbin/keepalived")
 PYTHON = os.path.realpath(sys.executable)
 ERRORS_FOLLOW = b"\n--- stderr\n"
 LIBRARIES = ":".join(str(DEBIAN.resolve() / folder / "x86_64-linux-gnu") for folder in ("usr/lib", "lib"))
-INIT = guest.INIT.replace("exec ", f"LIBRARIES={shlex.quote(LIBRARIES)} exec ")
+INIT = qemu_guest.INIT.replace("exec ", f"LIBRARIES={shlex.quote(LIBRARIES)} exec ")
 SETTINGS = GuestSettings(drivers=(*(f"ip_vs_{name}" for name in SCHEDULERS), "veth"), cpus=2, init=INIT)
 
 
@@ -41,7 +42,7 @@ def why_not() -> str:
     """Why the guest cannot be had on this machine; empty where it can. A guest that then doesn't boot is a failure."""
     if platform.machine() != "x86_64":
         return f"the guest runs this machine's programs on x86-64, this is {platform.machine()}"
-    lacks = [*guest.missing(), *(path.name for path in NEEDED if not path.exists())]
+    lacks = [*qemu_guest.missing(), *(path.name for path in NEEDED if not path.exists())]
     return f"not in .build: {', '.join(lacks)} (run `make setup`)" if lacks else ""
 
 

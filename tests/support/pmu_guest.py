@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from slackwater.core.messages import Sample, decode
-from slackwater_lab.cluster.qemu import BARE, archive, run_to_the_end
 from tests.support.paths import ROOT
+from tests.support.qemu import BARE, archive, run_to_the_end
 from tools import setup_arm64
 from tools.setup_base import SetupError
 

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from slackwater_lab.cluster import qemu
+from tests.support import qemu
 
 IASL = shutil.which("iasl")
 WITHIN_S = 100

@@ -2,7 +2,7 @@
 balancer's host with HAProxy. Its cgroups are as a real one has them.
 
 Its root is the rollout's base with more packages installed, under a layer in memory; it boots in software emulation
-(lab/slackwater_lab/cluster/guest.py), so the machine that runs the tests needs neither systemd nor cgroup version 2.
+(tests/support/qemu_guest.py), so the machine that runs the tests needs neither systemd nor cgroup version 2.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from slackwater_lab.cluster.guest import INIT_SCRIPT, Guest, GuestSettings
+from slackwater_lab.cluster.guest import INIT_SCRIPT
 from tests.support import ipvs_guest, rollout_base
 from tests.support.paths import ROOT
+from tests.support.qemu_guest import Guest, GuestSettings
 
 PACKAGES = ("apache2", "php8.2-fpm", "libpcap0.8", "libpfm4")
 READY_WITHIN_S = 600.0

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from slackwater_lab.cluster.guest import Guest
 from tests.support import systemd_guest
+from tests.support.qemu_guest import Guest
 
 pytestmark = [
     pytest.mark.slow,  # booting systemd without KVM takes ten seconds, installing its servers half a minute once

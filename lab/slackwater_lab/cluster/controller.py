@@ -17,22 +17,21 @@ from slackwater.core.config import Law
 from slackwater.core.journal.journal import Journal, JournalError
 from slackwater.core.messages import Mode, Verdict
 from slackwater.core.state_dir import read_serve
-from slackwater_lab.cluster import bus, steal_shim
+from slackwater_lab.cluster import bus
 from slackwater_lab.cluster.balancer import free_port, pools_of
 from slackwater_lab.cluster.bus import STATE_DIR
 from slackwater_lab.cluster.bus_listener import BusListener
-from slackwater_lab.cluster.hosts import BRIDGE_ADDRESS, Host
+from slackwater_lab.cluster.hosts import Host
 from slackwater_lab.cluster.lab import Lab
-from slackwater_lab.cluster.machines import HostKind, VirtualMachine
+from slackwater_lab.cluster.machines import HostKind
 from slackwater_lab.cluster.paths import BIN, LAB_DIR, LabError, program
 from slackwater_lab.cluster.spawn import Program, Running, wait_until
-from slackwater_lab.cluster.steal_shim import StealShim
 
 CONTROLLER_FILE = LAB_DIR / "controller.toml"
 JOURNAL_FILE = STATE_DIR / "journal.sqlite"
 VIEW = "the balancer's view"
 READY_S = 120.0
-"""A deadline: virtual machines are emulated where KVM does not work, and slow to begin."""
+"""A deadline: where all servers have neighbours, a monitor begins slowly."""
 STOP_S = 15.0
 FRESH_S = 2.0
 
@@ -104,20 +103,7 @@ def start_view(lab: Lab) -> Program:
 
 def start_monitors(lab: Lab, off: Sequence[str] = ()) -> list[Running]:
     """One in each guest, without the collectors that are named. The bus is up."""
-    if lab.needs_steal_shim:
-        _start_steal_shim(lab)
     return [start_monitor(lab, host, off=off) for host in lab.hosts]
-
-
-def _start_steal_shim(lab: Lab) -> None:
-    """Anew each time: the bus may have other users than before."""
-    if lab.steal_shim is None:
-        argv = lab.in_front([program("nats-server"), "-a", BRIDGE_ADDRESS, "-p", steal_shim.LISTEN.rpartition(":")[2]])
-        lab.add(Program.start("nats-server of the steal shim", argv, LAB_DIR / "steal-shim.log"))
-    else:
-        lab.steal_shim.__exit__()
-    machines = {name: machine for name, machine in lab.machines.items() if isinstance(machine, VirtualMachine)}
-    lab.steal_shim = StealShim({name: machine.guest.process.pid for name, machine in machines.items()}).__enter__()
 
 
 @contextlib.contextmanager
@@ -142,8 +128,9 @@ def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None, of
     if not monitor.exists():
         raise LabError(f"{monitor} is missing: run `make setup`")
     machine = lab.machines[host.name]
-    section = steal_shim.SECTION if lab.needs_steal_shim else bus.monitor_section(host)
-    config = machine.write("node.toml", node_toml(host, section, lab.settings.kind, lab.settings.by_event, off))
+    settings = lab.settings
+    text = node_toml(host, bus.monitor_section(host), settings.kind, settings.by_event, off)
+    config = machine.write("node.toml", text)
     return lab.add(
         machine.start("slackwater-monitor", [str(monitor), "run", "--config", str(config)], "monitor.log", env)
     )

@@ -41,13 +41,10 @@ from slackwater_lab.cluster.machines import (
     HostKind,
     Machine,
     VirtualMachine,
-    boot_in_qemu,
-    boot_user_mode_linux,
 )
 from slackwater_lab.cluster.paths import LAB_DIR, LabError, program
 from slackwater_lab.cluster.signal_handlers import ended_by_signals, undisturbed
-from slackwater_lab.cluster.spawn import Running, call, compiled, placed, wait_until
-from slackwater_lab.cluster.steal_shim import StealShim
+from slackwater_lab.cluster.spawn import Running, compiled, placed, wait_until
 from slackwater_lab.cluster.traces import STATE_FILE, locked, missing, start_ticks, sweep, traces
 from slackwater_lab.cluster.webserver import MPMS, apache_command, fpm_command, make_retunable, write_configuration
 
@@ -81,9 +78,8 @@ class LabSettings:
     mpm: str = "event"
     """How Apache works on requests: a word of `slackwater_lab.cluster.webserver.MPMS`."""
     kind: HostKind = "cgroup"
-    """`uml`, `vm`: each host is a virtual machine with a kernel of its own, in User Mode Linux or QEMU."""
-    hides_steal: bool = True
-    """A virtual machine does not see the time that it waits for a CPU, as under VMware, Hyper-V, or without KVM."""
+    """`uml`: each host is a virtual machine with a kernel of its own, User Mode Linux. It does not see the time that it
+    waits for a CPU, as under VMware, Hyper-V, or without a steal clock."""
     period_s: float = PERIOD_S
     """A host gets its quota in slices: its cores times this, once in this time. 5 ms is nearly a slower processor,
     30 ms are Xen's slices."""
@@ -103,8 +99,6 @@ class Lab:
             raise LabError(f"no application `{settings.app}`; there are: {', '.join(APPLICATIONS)}")
         if settings.mpm not in MPMS:
             raise LabError(f"no MPM `{settings.mpm}` in the lab; there are: {', '.join(MPMS)}")
-        if settings.kind == "uml" and not settings.hides_steal:
-            raise LabError("guests of User Mode Linux are never told of steal: expected `--steal hidden`")
         if not 0.001 <= settings.period_s <= 1:
             raise LabError(f"a period of {settings.period_s:g} s: expected 1 ms to 1 s, as the kernel does")
         if not 2 <= settings.hosts <= MOST:
@@ -119,8 +113,6 @@ class Lab:
         self.programs: list[Running] = []
         self.machines: dict[str, Machine] = {}
         """Host -> machine."""
-        self.steal_shim: StealShim | None = None
-        """Stands in for a hypervisor that reports steal, while it is needed."""
         self._noises: list[noises.Noise] = []
         self._loads: list[Load] = []
         self._maker = ""
@@ -150,7 +142,7 @@ class Lab:
         self.progress(f"lab: {len(self.hosts)} hosts of {self.settings.quota_cores:g} core, {self.app.name}")
         self._maker = compiled("noise", LAB_DIR)
         make_cgroups(self.hosts, self.cgroups)
-        if self.settings.kind != "cgroup":
+        if self.settings.kind == "uml":
             self._build_virtual_machines()
         else:
             make_network(self.hosts, join_network)
@@ -177,19 +169,15 @@ class Lab:
     def _build_virtual_machines(self) -> None:
         """They boot while their files are laid out, all at a time."""
         make_network(self.hosts, join_with_tap)
-        tsc_khz = 0 if self.settings.kind == "uml" else int(call([compiled("tsc", LAB_DIR)]))
         booting: list[VirtualMachine] = []
         for host in self.hosts:
-            if self.settings.kind == "uml":
-                booting.append(boot_user_mode_linux(host, self.cgroups))
-            else:
-                booting.append(boot_in_qemu(host, self.cgroups, self.settings.hides_steal, tsc_khz))
+            booting.append(VirtualMachine(host, self.cgroups))
             self.machines[host.name] = booting[-1]
         for host in self.hosts:
             self._lay_out(host)
         for machine in booting:
             machine.wait_ready()
-        self.progress(f"lab: virtual machines are up ({booting[0].hypervisor})")
+        self.progress(f"lab: virtual machines are up ({self.hypervisor})")
 
     def _lay_out(self, host: Host) -> None:
         root = self.app.lay_out(host)
@@ -318,17 +306,9 @@ class Lab:
     @property
     def hypervisor(self) -> str:
         """The hypervisor in words, and whether the hosts see steal."""
-        first = self.machines[self.hosts[0].name]
-        if not isinstance(first, VirtualMachine):
-            return "none: cgroups of this machine's kernel"
-        steal = "hidden" if self.settings.hides_steal else "added by the lab" if self.needs_steal_shim else "reported"
-        return f"{first.hypervisor}, steal {steal}"
-
-    @property
-    def needs_steal_shim(self) -> bool:
-        """Whether steal is to be seen, by guests of a hypervisor that reports none."""
-        first = self.machines[self.hosts[0].name]
-        return isinstance(first, VirtualMachine) and not self.settings.hides_steal and first.is_emulated
+        return (
+            "User Mode Linux, steal hidden" if self.settings.kind == "uml" else "none: cgroups of this machine's kernel"
+        )
 
     def vm_cpu_s(self) -> float:
         """CPU seconds that the guests used so far, all together."""
@@ -338,8 +318,6 @@ class Lab:
         """Raises LabError when one of its programs has ended."""
         for running in self.programs:
             running.check()
-        if self.steal_shim is not None:
-            self.steal_shim.check()
 
     def _tear_down(self) -> None:
         with undisturbed():
@@ -347,8 +325,6 @@ class Lab:
                 loud.stop()
             for load in self._loads:
                 load.stop()
-            if self.steal_shim is not None:
-                self.steal_shim.__exit__()
             ours = [running for running in reversed(self.programs) if not isinstance(running, GuestProgram)]
             kinds: dict[str, list[Running]] = {}
             for running in ours:  # those in guests end with their machine

@@ -1,5 +1,5 @@
 """What a host is: a cgroup in a network namespace of this machine, or a virtual machine in that cgroup, whose kernel
-runs in QEMU or as User Mode Linux.
+is User Mode Linux.
 
 Both see the same files at the same paths and start the same programs, so whoever uses a host need not know which it is.
 """
@@ -15,15 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from slackwater_lab.cluster import qemu, uml
+from slackwater_lab.cluster import uml
 from slackwater_lab.cluster.cgroups import Cgroups
-from slackwater_lab.cluster.guest import Guest, GuestSettings, RunningGuest
 from slackwater_lab.cluster.hosts import NETWORK_BITS, Host
 from slackwater_lab.cluster.paths import LabError, system_program
 from slackwater_lab.cluster.process_use import ProcessUse, parse
 from slackwater_lab.cluster.spawn import Program, Running, placed, wait_until
 
-HostKind = Literal["cgroup", "uml", "vm"]
+HostKind = Literal["cgroup", "uml"]
 MEMORY_MIB = 768
 CLOCK_READINGS = 5
 LOOK_S = 2.0
@@ -84,61 +83,20 @@ class CgroupMachine:
         """Its programs are the lab's own."""
 
 
-def boot_in_qemu(host: Host, cgroups: Cgroups, hides_steal: bool, tsc_khz: int) -> VirtualMachine:
-    """Boots a guest of QEMU. `hides_steal`: it does not see the time that it waits for a CPU.
-
-    `tsc_khz`: frequency of this machine's time stamp counter, which an emulated guest reads too.
-    """
-    accelerator = "kvm" if qemu.kvm_works() else "tcg"
-    is_emulated = accelerator == "tcg"
-    steal = "off" if hides_steal else "on"
-    settings = GuestSettings(
-        drivers=("virtio_net",),
-        memory_mib=MEMORY_MIB,
-        accelerators=(accelerator,),
-        cpu=GuestSettings.cpu if is_emulated else f"{qemu.KVM_CPU},kvm-steal-time={steal}",
-        line=f"tsc_early_khz={tsc_khz}" if is_emulated else "",
-        devices=(
-            *("-netdev", f"tap,id=n0,ifname={host.link},script=no,downscript=no"),
-            *("-device", f"virtio-net-pci,netdev=n0,mac={_mac(host)}", "-name", f"{host.name},debug-threads=on"),
-        ),
-    )
-    guest = Guest(_guest_folder(host), settings, placed(host.pin, cgroups.procs_files(host.web)))
-    return VirtualMachine(host, guest, f"QEMU, {accelerator}", is_emulated)
-
-
-def boot_user_mode_linux(host: Host, cgroups: Cgroups) -> VirtualMachine:
-    """Boots a guest of User Mode Linux. Raises LabError where its kernel is missing."""
-    if lacks := uml.missing():
-        raise LabError(f"no guests of User Mode Linux here; missing: {', '.join(lacks)}")
-    network = f"transport=tap,ifname={host.link},depth=128,gro=1,mac={_mac(host)}"
-    wrap = placed(host.pin, cgroups.procs_files(host.web))
-    guest = uml.UmlGuest(_guest_folder(host), host.name, network, MEMORY_MIB, wrap)
-    return VirtualMachine(host, guest, "User Mode Linux")
-
-
-def _mac(host: Host) -> str:
-    return f"02:00:00:53:57:{host.number:02x}"
-
-
-def _guest_folder(host: Host) -> Path:
-    folder = host.folder / "guest"
-    folder.mkdir(parents=True)
-    return folder
-
-
 class VirtualMachine:
-    """A guest with one CPU, in the host's `web` cgroup."""
+    """A guest of User Mode Linux with one CPU, in the host's `web` cgroup."""
 
-    def __init__(self, host: Host, guest: RunningGuest, hypervisor: str, is_emulated: bool = False) -> None:
-        """`guest` was booted: `wait_ready` must follow. `hypervisor`: in words.
-
-        `is_emulated`: QEMU emulates its processor, and reports no steal.
-        """
+    def __init__(self, host: Host, cgroups: Cgroups) -> None:
+        """Boots it; `wait_ready` must follow. Raises LabError where its kernel is missing."""
+        if lacks := uml.missing():
+            raise LabError(f"no virtual machines here; missing: {', '.join(lacks)}")
+        folder = host.folder / "guest"
+        folder.mkdir(parents=True)
+        network = f"transport=tap,ifname={host.link},depth=128,gro=1,mac=02:00:00:53:57:{host.number:02x}"
         self.host = host
-        self.guest = guest
-        self.hypervisor = hypervisor
-        self.is_emulated = is_emulated
+        self.guest = uml.UmlGuest(
+            folder, host.name, network, MEMORY_MIB, placed(host.pin, cgroups.procs_files(host.web))
+        )
         self._ended: dict[str, int] = {}
         self._asked_mono_s = 0.0
 

@@ -14,8 +14,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from slackwater_lab.cluster import qemu
-from slackwater_lab.cluster.guest import INIT_SCRIPT, RunningGuest
+from slackwater_lab.cluster.guest import INIT_SCRIPT, RunningGuest, start
 from slackwater_lab.cluster.paths import BUILD, DEBIAN
 
 KERNEL = BUILD / "uml/linux"
@@ -49,7 +48,7 @@ class UmlGuest(RunningGuest):
         environment = {"HOME": str(folder), "PATH": os.environ["PATH"], "TMPDIR": "/dev/shm"}
         with self.log.open("ab") as log, guest_end:
             argv = [*wrap, *argv]
-            self.process = qemu.start(argv, stdout=log, stderr=log, pass_fds=[guest_end.fileno()], env=environment)
+            self.process = start(argv, stdout=log, stderr=log, pass_fds=[guest_end.fileno()], env=environment)
 
     def stop(self, wait_s: float = 15.0) -> None:
         super().stop(wait_s)

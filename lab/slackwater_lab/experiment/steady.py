@@ -24,7 +24,7 @@ LOOK_S = 0.05
 
 
 VM_LOAD = 0.4
-"""Share of its capacity that a pool of virtual machines is asked for unless said otherwise: they may be emulated."""
+"""Share of its capacity that a pool of virtual machines is asked for unless said otherwise."""
 
 
 def default_demand(settings: LabSettings) -> tuple[float | None, float | None]:

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Process 1 of a guest (lab/slackwater_lab/cluster/guest.py) once its root is this machine's, read-only. D is the folder of Debian's
-# unpacked packages. Then it serves the port for commands. What goes wrong before stands in the kernel's log.
+# Process 1 of a guest (lab/slackwater_lab/cluster/uml.py, tests/support/qemu_guest.py) once its root is this machine's,
+# read-only. D is the folder of Debian's unpacked packages. Then it serves the port for commands. What goes wrong before
+# stands in the kernel's log.
 trap 'busybox poweroff -f' EXIT
 export PATH=$D/sbin:$D/usr/sbin:$D/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run TMPDIR=/run LC_ALL=C D
 set -e

@@ -100,10 +100,9 @@ def run(lab: Lab, test: OwnCostTest, progress: Callable[[str], None]) -> dict[st
 
 
 def _rate_rps(lab: Lab, test: OwnCostTest, progress: Callable[[str], None]) -> float:
-    """Requests per second that take this share of the hosts' CPU. Of virtual machines, which use CPU time for more than
-    requests: this share of what they answer in a closed loop."""
+    """Requests per second that take this share of the hosts' CPU."""
     rate_rps = round(test.load * capacity_rps(lab), 1)
-    for _ in range(0 if lab.settings.kind != "cgroup" else CORRECTIONS):
+    for _ in range(CORRECTIONS):
         share = _measured(lab, Demand(rate_rps=rate_rps), test.seconds)["cpu_share"]
         progress(f"{rate_rps} requests/s take {share:.1%} of the hosts' CPU")
         rate_rps = round(rate_rps * test.load / share, 1)

@@ -18,7 +18,7 @@ CHANGED = 1.15
 """The printed table has the signals whose ratio is this far from 1; the JSON has all."""
 
 
-@click.command(epilog="Example: slackwater lab signals --hosts vm --noise llcprobe --load 0.4 --json signals.json")
+@click.command(epilog="Example: slackwater lab signals --hosts uml --noise llcprobe --load 0.4 --json signals.json")
 @cluster_options
 @click.option(
     "--noise",

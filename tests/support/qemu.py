@@ -1,19 +1,16 @@
 """Debian's cloud kernel in QEMU: what is booted, and the command. Software emulation needs no rights and no particular
-processor; KVM is used where it is asked for and works."""
+processor."""
 
 from __future__ import annotations
 
-import ctypes
-import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from slackwater_lab.cluster.paths import BUILD, DEBIAN, LabError
+from slackwater_lab.cluster.guest import last_lines, start
+from slackwater_lab.cluster.paths import DEBIAN, LabError
 
 QEMU = shutil.which("qemu-system-x86_64")
 BUSYBOX = DEBIAN / "bin/busybox"
@@ -23,12 +20,6 @@ KERNEL_LINE = (
     "console=ttyS0 quiet panic=-1 nokaslr mitigations=off tsc=reliable no_timer_check random.trust_cpu=on lpj=20000000"
 )
 BARE = ("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot")
-LAST_LINES = 60
-KVM_CPU = "host,arch-capabilities=off"
-KVM_BOOTS_WITHIN_S = 10.0
-KVM_FOUND = BUILD / "kvm"
-"""Whether a guest starts with KVM here, by the machine's boot."""
-LIBC = ctypes.CDLL(None)
 
 
 def kernel() -> Path | None:
@@ -94,17 +85,16 @@ def command(
     cpu: str,
     cpus: int,
     memory_mib: int,
-    accelerators: Sequence[str] = ("tcg",),
 ) -> list[str]:
-    """Starts an x86-64 guest; `line` comes behind the kernel's usual command line. The first accelerator that works is
-    taken."""
+    """Starts an x86-64 guest; `line` comes behind the kernel's usual command line."""
     assert QEMU is not None
     return [
         *(QEMU, "-L", str(DEBIAN / "usr/share/qemu"), "-L", str(DEBIAN / "usr/share/seabios"), *BARE),
         *(
             "-M",
             "q35",
-            *(word for accelerator in accelerators for word in ("-accel", accelerator)),
+            "-accel",
+            "tcg",
             "-cpu",
             cpu,
             "-smp",
@@ -114,18 +104,6 @@ def command(
         ),
         *("-kernel", str(kernel()), "-initrd", str(initrd), "-append", f"{KERNEL_LINE} {line}", *more),
     ]
-
-
-def start(argv: Sequence[str | Path], *, stdin: int = subprocess.DEVNULL, **how: Any) -> subprocess.Popen[bytes]:
-    """Starts a program that ends with its parent, even if that is killed, and that gets no Ctrl-C."""
-    parent_dies = 1  # PR_SET_PDEATHSIG
-    return subprocess.Popen(
-        argv, stdin=stdin, start_new_session=True, preexec_fn=lambda: LIBC.prctl(parent_dies, 9), **how
-    )
-
-
-def last_lines(output: str) -> str:
-    return "\n".join(output.splitlines()[-LAST_LINES:])
 
 
 def run_to_the_end(argv: Sequence[str], mark: str, within_s: float) -> str:
@@ -143,31 +121,3 @@ def run_to_the_end(argv: Sequence[str], mark: str, within_s: float) -> str:
         last = last_lines(output + errors.decode(errors="replace"))
         raise LabError(f"the guest {how} without `{mark}`:\n{last}")
     return output
-
-
-def kvm_works() -> bool:
-    """Whether a guest starts with KVM. It is tried, once a boot: a /dev/kvm does not mean that it works."""
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    try:
-        known, answer = KVM_FOUND.read_text().split()
-    except (OSError, ValueError):
-        known, answer = "", ""
-    if known != boot_id:
-        answer = "works" if os.access("/dev/kvm", os.R_OK | os.W_OK) and _starts_with_kvm() else "fails"
-        KVM_FOUND.write_text(f"{boot_id} {answer}\n")
-    return answer == "works"
-
-
-def _starts_with_kvm() -> bool:
-    init = "#!/bin/sh\necho UP\n/bin/busybox poweroff -f\n"
-    with tempfile.TemporaryDirectory(prefix="sw-kvm-") as name:
-        initrd = Path(name) / "initrd"
-        files = root_files(init, [])
-        initrd.write_bytes(archive(files))
-        more = ["-serial", "stdio"]
-        argv = command(initrd, more, line="", cpu=KVM_CPU, cpus=1, memory_mib=256, accelerators=("kvm",))
-        try:
-            run_to_the_end(argv, "UP", KVM_BOOTS_WITHIN_S)
-        except LabError:
-            return False
-    return True
