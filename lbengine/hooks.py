@@ -9,11 +9,8 @@ known.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
-import os
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from slackwater.core import programs
 from slackwater.core.files import bytes_of, write_whole
 from slackwater.core.messages import Change, State, Verdict, encode
 
@@ -55,7 +53,7 @@ class Hooks:
         self._states = self._load() if commands else {}
         self._not_called: deque[tuple[float, str, dict[str, Any]]] = deque(maxlen=WAITING)
         """Calls that were left to the lbengine that drives the pool: (time, pool, the call's object)."""
-        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._waiting: deque[tuple[str, dict[str, Any]]] = deque()
         self._running: set[asyncio.Task[None]] = set()
 
     def verdict(self, verdict: Verdict, *, ours: bool = True) -> None:
@@ -96,12 +94,11 @@ class Hooks:
 
     def call(self, about: dict[str, Any]) -> None:
         """Has each program called with this object as soon as fewer than `AT_ONCE` run."""
-        data = json.dumps(about).encode() + b"\n"
         for command in self.commands:
             if len(self._waiting) >= WAITING:
                 dropped, _ = self._waiting.popleft()
                 log.warning("hook %s: a call was dropped, %d are waiting", dropped, WAITING)
-            self._waiting.append((command, data))
+            self._waiting.append((command, about))
         self._start()
 
     def _load(self) -> dict[str, dict[str, State]]:
@@ -134,8 +131,8 @@ class Hooks:
 
     def _start(self) -> None:
         while self._waiting and len(self._running) < AT_ONCE:
-            command, data = self._waiting.popleft()
-            task = asyncio.create_task(self._run(command, data))
+            command, about = self._waiting.popleft()
+            task = asyncio.create_task(self._run(command, about))
             self._running.add(task)
             task.add_done_callback(self._next)
 
@@ -144,28 +141,11 @@ class Hooks:
         if not done.cancelled():
             self._start()
 
-    async def _run(self, command: str, data: bytes) -> None:
-        try:
-            process = await asyncio.create_subprocess_exec(
-                command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except OSError as error:
-            log.error("hook %s: cannot be called: %s", command, error.strerror or error)
-            return
-        try:
-            async with asyncio.timeout(self.timeout_s):
-                await process.communicate(data)
-            if process.returncode:
-                log.warning("hook %s: ended with status %s", command, process.returncode)
-        except TimeoutError:
+    async def _run(self, command: str, about: dict[str, Any]) -> None:
+        end = await programs.call(command, about, self.timeout_s)
+        if end.error:
+            log.error("hook %s: cannot be called: %s", command, end.error)
+        elif end.is_late:
             log.warning("hook %s: killed after %g s", command, self.timeout_s)
-        finally:
-            # The program leads a session of its own, so its children are killed too.
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+        elif end.status:
+            log.warning("hook %s: ended with status %s", command, end.status)

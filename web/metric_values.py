@@ -52,6 +52,12 @@ METRICS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("slackwater_node_requests_per_second", ("pool", "node"), "Requests per second."),
     ("slackwater_node_response_p95_seconds", ("pool", "node"), "p95 of response time."),
     ("slackwater_node_cpu_utilisation", ("pool", "node"), "CPU utilisation, 1 is full."),
+    (
+        "slackwater_node_lost_share",
+        ("pool", "node"),
+        "Share of its capacity that its machine lost by itself in the last `replace.days`.",
+    ),
+    ("slackwater_node_worth_replacing", ("pool", "node"), "1 where it pays to replace its machine."),
     ("slackwater_governor_acting", ("pool", "node"), "1 where the governor sets cores and clocks, 0 in observe mode."),
     ("slackwater_governor_target_seconds", ("pool", "node"), "Target of the p95 that the governor works for."),
     ("slackwater_governor_response_p95_seconds", ("pool", "node"), "p95 of response time as the governor saw it."),
@@ -136,6 +142,10 @@ def _values(reader: JournalReader) -> Iterator[MaybeValue]:
             values += [*_pools(reader, views), *_servers(views), *_ages(reader, journal, views)]
             for pool in views:
                 values += _governed(pool, journal.latest_governed(pool), reader.clock())
+                for machine in reader.machines(journal, pool):
+                    labels = (pool, machine.node)
+                    values.append(("slackwater_node_lost_share", labels, machine.lost_share))
+                    values.append(("slackwater_node_worth_replacing", labels, machine.advice == "replace"))
             values += _changes(journal, reader.clock())
     except JournalError:
         yield "slackwater_journal_readable", (), 0
@@ -228,6 +238,8 @@ def reason_of(change: Change) -> str:
         return "interference"
     as_they_are = ("slow", "errors", "tried", "fast", "calm", "overload", "all_slow", "unknown", "pinned", "governor")
     if change.cause in as_they_are:
+        return change.cause
+    if change.what == "replace" and change.cause is not None:
         return change.cause
     if change.what in ("outcome", "pause", "resume", "restore", "mode", "pin", "unpin", "share", "reload"):
         return change.what

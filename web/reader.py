@@ -5,6 +5,7 @@ What all viewers share is made once a second.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,10 +16,12 @@ import msgspec
 from slackwater.core.config import ControllerSettings, PoolSettings
 from slackwater.core.journal.journal import Journal, JournalError, PoolSeries, StateSpan, journal_path
 from slackwater.core.messages import Change, CycleOutage
+from slackwater.views.chronic import Machine
 from slackwater.views.harm import Remembered
 from slackwater.views.pool import PoolStatus, no_view, pool_status
 from slackwater.views.standing import Standing, standing
 from slackwater.views.usual import Usual
+from slackwater.views.week import machines
 from slackwater.views.why import Episode, episodes
 from slackwater.web.content.pool import ShownPool, drawn, show
 from slackwater.web.lanes import Lane
@@ -34,6 +37,7 @@ PLOT_S = 300.0
 TAIL_S = 10.0
 """Each event repeats this much of the plots, for viewers who missed an event."""
 FRESH_S = 0.9
+RANKED_S = 600.0
 WAIT_S = 2.0
 READS, READS_WAITING = 2, 10
 READ_S = 20.0
@@ -103,6 +107,8 @@ class JournalReader:
         self.measured_by = Remembered()
         """What `week` has measured."""
         self._usual = Usual()
+        self._machines: dict[str, tuple[float, list[Machine]]] = {}
+        """Pool -> when its machines were ranked last, and these."""
         self.lane = Lane(READS, READS_WAITING)
         """The lane of reads that are done anew for each request."""
         self._lock = threading.Lock()
@@ -135,6 +141,16 @@ class JournalReader:
 
     def view(self, journal: Journal, pool: PoolSettings) -> PoolStatus:
         return pool_status(journal, pool.name, self.clock(), pool.servers, pool.title, self._usual)
+
+    def machines(self, journal: Journal, pool: str) -> list[Machine]:
+        """What its machines cost in the last `replace.days`: ranked again when older than `RANKED_S`. Raises
+        JournalError."""
+        now_unix_s = self.clock()
+        ranked_unix_s, ranked = self._machines.get(pool, (-math.inf, []))
+        if not 0 <= now_unix_s - ranked_unix_s < RANKED_S:
+            ranked = machines(journal, self.settings, pool, self.settings.replace.days, now_unix_s)
+            self._machines[pool] = now_unix_s, ranked
+        return ranked
 
     def plots(
         self,

@@ -117,7 +117,8 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
             moves[name] = _back(state, view, settings, pool, admission, name, baseline)
     weights = {server.name: server.weight for server in servers.usable} | servers.pins
     weights |= {name: move.position.weight for name, move in moves.items()}
-    low = {name for name in (reduce | drains) & moves.keys() if weights[name] < servers.movable[name]}
+    firm = {name for name in drains if view.drains[name].is_firm}
+    low = {name for name in ((reduce | drains) - firm) & moves.keys() if weights[name] < servers.movable[name]}
     room = Room(loads, total_rps, pool.u_threshold, snapshot.by_concurrency, step_of(loads, snapshot))
     filled, given_back = room.give_back(weights, low)
     for load in loads:

@@ -50,7 +50,18 @@ async def run(
 
     with only_one(Path(settings.state_dir)):
         log.info("governor: %s, %s", settings.governor.mode, settings.governor.policy)
-        await run_pools(settings, "governor", governed, make, stop, STEP_S, END_WITHIN_S, records_renewals=False)
+        await run_pools(
+            settings,
+            "governor",
+            governed,
+            make,
+            stop,
+            STEP_S,
+            END_WITHIN_S,
+            lease_s=settings.governor.lease_s,
+            gives_orders=settings.governor.mode == "act",
+            records_renewals=False,
+        )
 
 
 @contextlib.contextmanager

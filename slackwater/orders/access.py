@@ -14,7 +14,18 @@ from typing import Any, NamedTuple, Protocol
 from slackwater.core.bus.bus import Bus, BusError
 from slackwater.core.config import PoolSettings
 from slackwater.core.journal.journal import Journal, JournalError
-from slackwater.core.messages import VERSION, WSENGINE, Change, ChangeCause, Cycle, Knobs, Message, Order, ServerState
+from slackwater.core.messages import (
+    VERSION,
+    WSENGINE,
+    Change,
+    ChangeCause,
+    Cycle,
+    Knobs,
+    Message,
+    Order,
+    ServerState,
+    shortened,
+)
 from slackwater.orders.knobs import REACHES_S, Value
 from slackwater.orders.signing import Signer
 
@@ -114,7 +125,7 @@ class BusAccess:
             return
         self._other_led_s = now_s
         only_records = self._pool.mode == "observe" and self._observes  # the other controller takes nothing from it
-        if not (only_records and self._leads) and not self._stands_by:
+        if not (only_records and self.leads) and not self._stands_by:
             log.info("%s: pool %s: standing by: another controller leads", self._by, self._pool.name)
             self._stands_by = True
             self._orders.clear()
@@ -123,11 +134,12 @@ class BusAccess:
                 self.pool.forget()
 
     @property
-    def _leads(self) -> bool:
+    def leads(self) -> bool:
+        """Whether the lbengine of this controller drives the pool."""
         return not self._stands_by and self._clock() - self._led_s < SILENT_S
 
     def _check_leads(self) -> None:
-        if not self._leads:
+        if not self.leads:
             raise NotNow("the lbengine of this controller does not drive the pool")
 
     # --- requests and Orders
@@ -179,6 +191,18 @@ class BusAccess:
             log.error("%s", error)
         await self._bus.publish(change)
 
+    async def record(
+        self, node: str, what: str, after: Value, why: str, cause: ChangeCause, *, applied: bool, follows: str = ""
+    ) -> str:
+        """Records a step of ours, on the disk; its id. Raises NotNow when it cannot be recorded."""
+        change = self._change(node, what, None, after, why, cause, applied=applied, follows=follows)
+        try:
+            await asyncio.to_thread(self._journal.record, change)
+        except JournalError as error:
+            raise NotNow(f"nothing is done without a record of it: {error}") from None
+        await self._bus.publish(change)
+        return change.id
+
     def _change(
         self,
         node: str,
@@ -189,10 +213,22 @@ class BusAccess:
         cause: ChangeCause,
         *,
         applied: bool,
+        follows: str = "",
     ) -> Change:
-        id_, now_unix_s = uuid.uuid4().hex, self._wall()
         return Change(
-            VERSION, id_, self._pool.name, now_unix_s, what, node, before, after, why, self._by, applied, cause=cause
+            VERSION,
+            uuid.uuid4().hex,
+            self._pool.name,
+            self._wall(),
+            what,
+            node,
+            before,
+            after,
+            shortened(why),
+            self._by,
+            applied,
+            follows=follows,
+            cause=cause,
         )
 
     async def publish(self, message: Message) -> None:

@@ -1,4 +1,5 @@
-"""A process of the controller that gives Orders: its pools get the messages of the bus and step at an interval."""
+"""A process of the controller that asks lbengine or the nodes for something: its pools get the messages of the bus and
+step at an interval."""
 
 from __future__ import annotations
 
@@ -7,42 +8,52 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Protocol
 
 from slackwater.core.bus.bus import Bus
 from slackwater.core.config import ControllerSettings, PoolSettings
 from slackwater.core.heartbeat import Heartbeat
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.machine import controller_id
-from slackwater.orders.access import BusAccess
-from slackwater.orders.pool import OrderedPool
+from slackwater.orders.access import BusAccess, Receiver
 from slackwater.orders.signing import Signer
 
 KINDS = ("sample", "verdict", "cycle", "change", "knobs")
 """Kinds of messages that a pool gets."""
 
 
+class SteppedPool(Receiver, Protocol):
+    """One pool of such a process."""
+
+    async def step(self) -> None:
+        """Does what is due."""
+
+    async def end(self) -> None:
+        """Once, at the end."""
+
+
 async def run_pools(
     settings: ControllerSettings,
-    section: Literal["retune", "governor"],
+    by: str,
     pools: Iterable[PoolSettings],
-    make: Callable[[PoolSettings, BusAccess], OrderedPool[Any]],
+    make: Callable[[PoolSettings, BusAccess], SteppedPool],
     stop: asyncio.Event,
     step_s: float,
     end_within_s: float | None = None,
     *,
+    lease_s: float = 0.0,
+    gives_orders: bool = False,
     records_renewals: bool = True,
 ) -> None:
-    """Has the pools step until `stop`, each with its heartbeat. `section`: of the settings, and `by` of its Orders.
+    """Has the pools step until `stop`, each with its heartbeat. `by`: of what they ask for. `lease_s`: of their Orders.
 
     Raises SigningError, JournalError, BusError at the start.
     """
-    mode, lease_s = getattr(settings, section).mode, getattr(settings, section).lease_s
-    signer = Signer.load(Path(settings.retune.order_key)) if mode == "act" else None
+    signer = Signer.load(Path(settings.retune.order_key)) if gives_orders else None
     with Journal.open(journal_path(settings.state_dir), wait_s=1.0) as journal:
-        bus = await Bus.connect(settings.controller_bus, f"slackwater-{section}")
+        bus = await Bus.connect(settings.controller_bus, f"slackwater-{by}")
         try:
-            made: dict[str, OrderedPool[Any]] = {}
+            made: dict[str, SteppedPool] = {}
             for pool in pools:
                 access = BusAccess(
                     pool,
@@ -51,7 +62,7 @@ async def run_pools(
                     journal,
                     signer,
                     controller_id(settings.state_dir),
-                    by=section,
+                    by=by,
                     records_renewals=records_renewals,
                 )
                 made[pool.name] = access.pool = make(pool, access)
@@ -64,7 +75,7 @@ async def run_pools(
 
 
 async def _drive_all(
-    pools: Mapping[str, OrderedPool[Any]], stop: asyncio.Event, step_s: float, end_within_s: float | None
+    pools: Mapping[str, SteppedPool], stop: asyncio.Event, step_s: float, end_within_s: float | None
 ) -> None:
     """When one pool fails the others are ended too, within `end_within_s` if that is given."""
     heartbeat = Heartbeat(pools)
@@ -79,7 +90,7 @@ async def _drive_all(
             await asyncio.wait_for(asyncio.gather(*driving, return_exceptions=True), end_within_s)
 
 
-async def drive(pool: OrderedPool[Any], beat: Callable[[], None], stop: asyncio.Event, step_s: float) -> None:
+async def drive(pool: SteppedPool, beat: Callable[[], None], stop: asyncio.Event, step_s: float) -> None:
     """Has the pool step until `stop`; `beat` is called after each step."""
     while not stop.is_set():
         await pool.step()

@@ -32,4 +32,13 @@ async def run(settings: ControllerSettings) -> None:
         return RetunedPool(pool, settings.retune, rules, best_values, access, time.monotonic)
 
     log.info("second stage: %s, %s", settings.retune.mode, settings.retune.policy)
-    await run_pools(settings, "retune", settings.pool, make, stop_event(), STEP_S)
+    await run_pools(
+        settings,
+        "retune",
+        settings.pool,
+        make,
+        stop_event(),
+        STEP_S,
+        lease_s=settings.retune.lease_s,
+        gives_orders=settings.retune.mode == "act",
+    )

@@ -226,6 +226,8 @@ def describe_change(change: Change) -> str:
         return f"outcome for {change.target}"  # `why` has it in words, with units
     if change.what == "mark_episode":
         return f"episode of {change.target} marked: {_value(change.after)}"
+    if change.what == "replace":
+        return f"replacement of {change.target}: {_value(change.after)}"
     if change.before is None and change.after is None:
         return change.what if change.target == change.pool else f"{change.what} {change.target}"
     return f"{change.what} of {change.target}: {_value(change.before)} → {_value(change.after)}"

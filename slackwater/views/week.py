@@ -11,10 +11,12 @@ import msgspec
 
 from slackwater.core.config import ControllerSettings, PoolSettings
 from slackwater.core.journal.journal import Journal
-from slackwater.core.journal.pool_totals import Begin, begins, observed_s
+from slackwater.core.journal.pool_totals import Begin, begins, observed_s, slow_times
 from slackwater.core.messages import Change, ChangeCause, Cycle, EpisodeMark, Mode, Resource, State
 from slackwater.views.change_lines import with_trials_as_one
+from slackwater.views.chronic import Machine, rank
 from slackwater.views.harm import Harm, Measure, Run, end_of, finest_steps, harm, measure, off_by, runs, until_of
+from slackwater.views.replacements import HEARD_S, replaced
 from slackwater.views.together import leading, together
 from slackwater.views.why import AFTER_S, BEFORE_S, Episode, Marked, episodes, mark_key, marks, note_unseen
 
@@ -123,6 +125,8 @@ class PoolWeek(msgspec.Struct, kw_only=True):
     """The newest first."""
     not_listed: int
     """Number of older episodes, which are counted only."""
+    machines: list[Machine] = []
+    """Those that lost capacity by themselves, the costliest first, and whether to replace them."""
 
 
 class Week(msgspec.Struct, kw_only=True):
@@ -208,6 +212,38 @@ def _of_pool(
         acting=None if cycle is None else _acting(journal, pool, cycle, decided, since),
         episodes=shown[::-1],
         not_listed=max(len(every) - len(listed), 0),
+        machines=machines(journal, settings, pool.name, days, now_unix_s, observed, shown),
+    )
+
+
+def machines(
+    journal: Journal,
+    settings: ControllerSettings,
+    pool: str,
+    days: int,
+    now_unix_s: float,
+    observed: float | None = None,
+    shown: Iterable[WeekEpisode] = (),
+) -> list[Machine]:
+    """The machines that lost capacity by themselves. `observed`: seconds; None: they are read. `shown`: the episodes
+    whose harm was measured. Raises JournalError."""
+    since = now_unix_s - days * DAY_S
+    slow_requests: dict[str, float] = {}
+    for episode in shown:
+        if episode.state in settings.replace.states and episode.harm.slow_requests is not None:
+            slow_requests[episode.node] = slow_requests.get(episode.node, 0.0) + episode.harm.slow_requests
+    heard = journal.received("sample", pool)
+    return rank(
+        slow_times(journal, pool, since),
+        {node for node, last_unix_s in heard.items() if now_unix_s - last_unix_s < HEARD_S},
+        settings.replace,
+        days,
+        now_unix_s,
+        pool=pool,
+        observed_s=observed_s(journal, pool, since, now_unix_s) if observed is None else observed,
+        false_alarms={key for key, marked in marks(journal, pool, since).items() if marked.mark in FALSE},
+        replaced=replaced(journal.changes(pool, MOST_CHANGES, since, what="replace")),
+        slow_requests=slow_requests,
     )
 
 

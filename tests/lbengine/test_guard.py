@@ -271,6 +271,15 @@ def test_a_drained_server_keeps_what_the_others_cannot_carry(balance: str) -> No
         assert 800.0 * 100 / (300 + kept) == pytest.approx(240.0, abs=1.0)
 
 
+@pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
+@pytest.mark.parametrize("total_rps", [800.0, 1150.0])
+def test_a_server_whose_machine_is_being_replaced_stays_empty_whatever_the_others_can_carry(
+    balance: str, total_rps: float
+) -> None:
+    firm = {"host1": TemporaryOverride("drain", 200.0, "replace", "chronic", is_firm=True)}
+    assert weights_of(four(total_rps, drains=firm, balance=balance)) == [100, 0, 100, 100]
+
+
 def test_in_a_pool_that_is_full_a_drain_takes_nothing() -> None:
     assert weights_of(four(1150.0, drains=drain("host1"))) == [100, 100, 100, 100]
 

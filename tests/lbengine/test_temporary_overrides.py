@@ -84,6 +84,17 @@ def test_a_limit_is_set_and_taken_back(site: DrivenHAProxy) -> None:
     assert site.engine.outbox[-1].servers[0].maxconn == 50  # type: ignore[union-attr]
 
 
+def test_the_end_of_ones_drain_leaves_that_of_another(site: DrivenHAProxy) -> None:
+    override(site, "host2")
+    override(site, "host2", by="replace", why="chronic", firm=True)
+    override(site, "host2", "undo")
+    assert "drained for replace: chronic" in site.cycle()
+    assert site.weights() == [100, 0, 100]
+    override(site, "host2", "undo", by="replace")
+    site.cycle()
+    assert site.weights() == [100, 100, 100]
+
+
 def test_who_pauses_has_no_drains_left(site: DrivenHAProxy) -> None:
     override(site, "host2")
     site.cycle()

@@ -16,7 +16,7 @@ LAYERS = (
     ("slackwater.core",),
     ("slackwater.orders", "slackwater.detector", "slackwater.lbengine"),
     ("slackwater.retune", "slackwater.governor", "slackwater.views"),
-    ("slackwater.web",),
+    ("slackwater.web", "slackwater.replace"),
     ("slackwater.controller",),
     ("slackwater_lab",),
 )

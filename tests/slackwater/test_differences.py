@@ -35,7 +35,15 @@ def test_each_difference_has_both_values_and_who_needs_it() -> None:
         "pool.web.target_p95_ms: 0.0 -> 5.0",
         "journal.keep_samples_h: 24.0 -> 2.0",
     ]
-    assert by_setting["pool.web.mode"].parts == {"lbengine", "balancer_view", "retune", "governor", "web", "otlp"}
+    assert by_setting["pool.web.mode"].parts == {
+        "lbengine",
+        "balancer_view",
+        "retune",
+        "governor",
+        "replace",
+        "web",
+        "otlp",
+    }
     assert by_setting["pool.web.target_p95_ms"].parts == {"governor", "web", "otlp"}
     assert by_setting["journal.keep_samples_h"].parts == {"journal", "web"}
 
@@ -55,7 +63,7 @@ def test_a_pool_that_is_driven_otherwise_gets_its_weights_back_first() -> None:
         assert [pool.name for pool in given_back(both, settings(text))] == ["shop"]
     lvs = '[[pool]]\nname = "shop"\nbalancer = "lvs"\nservice = "-t 10.0.0.1:80"\n'
     assert [pool.name for pool in given_back(both, settings(WEB + lvs))] == ["shop"]
-    reads_pools = {"lbengine", "balancer_view", "retune", "governor", "web", "otlp"}
+    reads_pools = {"lbengine", "balancer_view", "retune", "governor", "replace", "web", "otlp"}
     assert differences(WEB + SHOP, WEB + lvs)["pool.shop.balancer"].parts == reads_pools
     assert given_back(both, settings(WEB + SHOP + 'mode = "act"\nlaw = "ice"\n')) == []
 

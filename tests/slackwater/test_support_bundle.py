@@ -42,7 +42,7 @@ PLAIN = {
     "state_dir", "bus.url", "bus.listen", "bus.tls_cert", "bus.user", "bus.control_user", "bus.tls_ca",
     "detector.model", "lbengine.hooks", "retune.mode", "retune.policy", "retune.knowledge", "retune.calm_frequency",
     "retune.leave_alone", "governor.mode", "governor.policy", "governor.knobs", "governor.curve", "web.listen",
-    "web.read_without_login", "web.hosts", "web.proxy_user_header", "web.proxies",
+    "web.read_without_login", "web.hosts", "web.proxy_user_header", "web.proxies", "replace.command", "replace.states",
     "web.proxy_operators", "web.grafana_url", "otlp.endpoint", "otlp.headers_file", "otlp.tls_ca",
 }  # fmt: skip
 """Settings with texts that are no secrets. Those that are URLs lose user and password."""

@@ -349,6 +349,23 @@ def test_in_observe_each_line_is_what_would_have_been(journal: Journal, capsys: 
     assert "would: weight of s1: 100 → 0" in text
 
 
+def test_machines_are_ranked_by_what_they_cost(journal: Journal, capsys: pytest.CaptureFixture[str]) -> None:
+    journal.record(*slow_neighbour())
+    now = [sample for node in ("web1", "web2", "web3") for sample in samples(node, -2, 0, CALM_MS)]
+    journal.record(*now)
+    for begin_s in range(-4 * 86400, 0, 86400):
+        journal.record(*episode_verdicts(begin_s, begin_s + 9000))
+    report = seen(journal)
+    (machine,) = report.pools[0].machines
+    assert (machine.node, machine.days, machine.advice) == ("web1", 4, "replace")
+    assert machine.slow_requests is not None
+    assert machine.slow_requests > 30 * 50
+    week_text.show(report)
+    assert "machine web1: slow by itself for 10 h on 4 of 7 d" in capsys.readouterr().out
+    journal.record(*(mark(-day, -day * 86400, "deploy") for day in range(1, 5)))
+    assert seen(journal).pools[0].machines[0].advice == "too_few_days", "what people say counts"
+
+
 def test_a_saw_is_counted_and_listed_as_one_episode(journal: Journal) -> None:
     for begin_s in (-200.0, -197.0, -194.0, -190.0):
         journal.record(*episode_verdicts(begin_s, begin_s + 2.0))

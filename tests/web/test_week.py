@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 
 from slackwater.core.control import Request
 from slackwater.core.journal.journal import Journal, journal_path
-from slackwater.core.messages import Change
+from slackwater.core.messages import Change, Verdict
 from slackwater.web import create_app
 from slackwater.web.users import Role, Users
 from tests.support.web_settings import settings_in
@@ -114,6 +114,21 @@ def test_only_the_spans_that_are_offered_are_taken(site: Site) -> None:
         answer = client.get(f"/week?days={wrong}")
         assert answer.status_code == 400
         assert "days: expected one of 1, 7, 30, 90" in answer.text
+
+
+def test_the_page_says_which_machine_to_replace_and_what_it_cost(site: Site) -> None:
+    for day in range(1, 5):
+        since = T0 - 86400.0 * day
+        slow = Verdict(1, "web2", "web", since + 9000.0, "interference", since, 0.8, ["run delay"], "m")
+        site.journal.record(slow)
+        site.journal.record(Verdict(1, "web2", "web", since + 9001.0, "calm", since + 9001.0, 0.0, [], "m"))
+    page = text(site.client().get("/week").text)
+    assert "Machines that were slow by themselves" in page
+    assert "10 h on 4 of 7 d" in page
+    assert "replace this machine" in page
+    assert "no replace.command is set" in page
+    metrics = site.client().get("/metrics").text
+    assert 'slackwater_node_worth_replacing{node="web2",pool="web"} 1' in metrics
 
 
 @pytest.mark.parametrize("path", ["/week", EPISODE])

@@ -15,6 +15,7 @@ import msgspec
 
 from slackwater.controller.capture import capture_remedy
 from slackwater.controller.own_bus import ADDS
+from slackwater.core import programs
 from slackwater.core.bus import nats_server
 from slackwater.core.config import ConfigError, ControllerSettings, PoolSettings, load
 from slackwater.core.journal.journal import Journal, JournalError, journal_path
@@ -104,6 +105,9 @@ def _check_all(config_path: Path) -> Iterator[CheckLine]:
         return
     for pool in settings.pool:
         yield from _balancer(settings, pool)
+    if command := settings.replace.command:
+        problem = programs.why_not_callable(command)
+        yield CheckLine("replace.command", "missing" if problem else "ok", problem or command)
     is_running = yield from _controller(settings)
     for pool in settings.pool:
         yield from _nodes(settings, pool, is_running=is_running)

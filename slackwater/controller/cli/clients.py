@@ -64,8 +64,10 @@ class ControllerClient(Protocol):
     def views(self, pool: str | None) -> list[PoolStatus]:
         """The pools' tables, now."""
 
-    def changes(self, pool: str | None, limit: int, since_unix_s: float | None) -> list[Change]:
-        """The newest first."""
+    def changes(
+        self, pool: str | None, limit: int, since_unix_s: float | None, what: str | None = None
+    ) -> list[Change]:
+        """The newest first; `what`: these alone."""
 
     def episode(self, pool: str | None, node: str, at_unix_s: float | None = None) -> tuple[str, Episode | None]:
         """The pool's name, and the node's last episode within a week, or the one that went on at `at_unix_s`."""
@@ -121,10 +123,12 @@ class LocalClient:
 
         return is_surely_not_served(self._settings.state_dir)
 
-    def changes(self, pool: str | None, limit: int, since_unix_s: float | None) -> list[Change]:
+    def changes(
+        self, pool: str | None, limit: int, since_unix_s: float | None, what: str | None = None
+    ) -> list[Change]:
         name = self._settings.the_pool(pool).name if pool else None
         with self._journal() as journal:
-            return journal.changes(name, limit, since_unix_s)
+            return journal.changes(name, limit, since_unix_s, what=what)
 
     def episode(self, pool: str | None, node: str, at_unix_s: float | None = None) -> tuple[str, Episode | None]:
         from slackwater.views import why
@@ -190,10 +194,13 @@ class ApiClient:
             self._check(pool, views)
         return [view for view in views if pool in (None, view.pool)]
 
-    def changes(self, pool: str | None, limit: int, since_unix_s: float | None) -> list[Change]:
+    def changes(
+        self, pool: str | None, limit: int, since_unix_s: float | None, what: str | None = None
+    ) -> list[Change]:
         from slackwater.views.answers import Changes
 
-        query = {"pool": self.the_pool(pool) if pool else None, "limit": limit, "since_unix_s": since_unix_s}
+        name = self.the_pool(pool) if pool else None
+        query = {"pool": name, "limit": limit, "since_unix_s": since_unix_s, "what": what}
         return self._get("/changes", Changes, {key: value for key, value in query.items() if value is not None}).changes
 
     def episode(self, pool: str | None, node: str, at_unix_s: float | None = None) -> tuple[str, Episode | None]:

@@ -32,6 +32,7 @@ SERVICES = {
     "balancer_view": "slackwater.lbengine.view.service",
     "retune": "slackwater.retune.service",
     "governor": "slackwater.governor.service",
+    "replace": "slackwater.replace.service",
     "web": "slackwater.web.service",
     "otlp": "slackwater.web.otlp.service",
 }
@@ -51,10 +52,10 @@ def serve(config_path: Path) -> None:
     """Run the controller until SIGTERM or Ctrl-C, then set the baseline weights.
 
     Starts a private nats-server (unless bus.url names one), the journal, the detector, lbengine, the second stage
-    and the governor (unless their mode is off), the dashboard, and the sender to an OpenTelemetry collector (if
-    otlp.endpoint names one), and restarts whatever dies. SIGHUP has it apply a changed configuration, as
-    `slackwater reload` does. The exit status is 1 if it cannot start, or if the baseline weights could not be
-    confirmed at the end.
+    and the governor (unless their mode is off), what replaces machines (if replace.command names a program), the
+    dashboard, and the sender to an OpenTelemetry collector (if otlp.endpoint names one), and restarts whatever dies.
+    SIGHUP has it apply a changed configuration, as `slackwater reload` does. The exit status is 1 if it cannot start,
+    or if the baseline weights could not be confirmed at the end.
     """
     from slackwater.controller.supervise import serve as supervisor
 

@@ -53,6 +53,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "slackwater.controller.cli.status_commands:week",
             "Show what it did, or would have done, and the harm avoided.",
         ),
+        "replace": (
+            "slackwater.controller.cli.replace_command:replace",
+            "Show which machines would be replaced, and why.",
+        ),
         "support-bundle": (
             "slackwater.controller.cli.support_command:support_bundle",
             "Write one archive for a bug report, with secrets removed.",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from slackwater.core.messages import Change
 
 GOVERNOR_LOOK_BACK_S, GOVERNOR_LOOKS_AT, GOVERNOR_SHOWS = 3600.0, 1000, 6
+MOST_REPLACE, REPLACE_SHOWS = 1000, 6
 """For the governor's part of `why`: how far back it looks, at how many Changes at most, and how many decisions it
 shows."""
 REFRESH_EVERY_S = 0.5
@@ -102,7 +103,8 @@ def no_episode(node: str, pool: str, at_unix_s: float | None) -> str:
 def why(node: str, client: ControllerClient, pool_name: str | None, at_unix_s: float | None, as_json: bool) -> None:
     """Show NODE's last episode: why it began, what was done about it, and the outcome.
 
-    Where the governor gives Orders, or records what it would set, its last decisions follow.
+    Where the governor gives Orders, or records what it would set, its last decisions follow. So do the last
+    replacements of the node's machine.
     """
     import msgspec
 
@@ -123,6 +125,11 @@ def why(node: str, client: ControllerClient, pool_name: str | None, at_unix_s: f
         if of_governor:
             click.echo(f"{node} ({pool}): the governor's last decisions")
         for change in reversed(of_governor):
+            click.echo(f"  {tables.change_as_line(change)}")
+        of_machine = [change for change in client.changes(pool, MOST_REPLACE, None, "replace") if change.target == node]
+        if of_machine:
+            click.echo(f"{node} ({pool}): the last replacements of its machine")
+        for change in reversed(of_machine[:REPLACE_SHOWS]):
             click.echo(f"  {tables.change_as_line(change)}")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
 from slackwater.controller.cli.tables import console
+from slackwater.views.chronic import MOST_MACHINES, Machine
 from slackwater.views.harm import UNKNOWN
 from slackwater.views.pool import SYMBOLS, WORDS, duration, milliseconds
 from slackwater.views.week import Acting, PoolWeek, Totals, Week, WeekEpisode
@@ -21,7 +22,7 @@ def show(week: Week) -> None:
     out = console()
     for pool in week.pools:
         out.print(f"pool {pool.pool}, the last {week.days} d, mode {pool.mode or 'unknown'}", style="bold")
-        for line in (*_totals(pool), *_acting(pool)):
+        for line in (*_totals(pool), *_acting(pool), *machine_lines(pool.machines)):
             out.print(f"  {line}")
         if pool.episodes:
             out.print(_table(pool.episodes))
@@ -45,6 +46,15 @@ def _totals(pool: PoolWeek) -> list[str]:
         f"users' p95 above the limit: {_amount(totals.slow_s, totals, totals.slow_unknown)},"
         f" {totals.slow_requests:,.0f} requests took longer",
         *([f"avoided, had it acted (predicted): {avoided}"] if is_known or not _acted(pool) else []),
+    ]
+
+
+def machine_lines(machines: Sequence[Machine]) -> list[str]:
+    """The costliest machines, a line each."""
+    more = len(machines) - MOST_MACHINES
+    return [
+        *(f"machine {machine.node}: {machine.why}" for machine in machines[:MOST_MACHINES]),
+        *([f"and {more} machine{'s' * (more > 1)} that lost less"] if more > 0 else []),
     ]
 
 

@@ -10,16 +10,16 @@ import msgspec
 from slackwater.core.bus.bus import without_password
 from slackwater.core.config import ControllerSettings, PoolSettings
 
-PARTS = ("journal", "detector", "lbengine", "balancer_view", "retune", "governor", "web", "otlp")
+PARTS = ("journal", "detector", "lbengine", "balancer_view", "retune", "governor", "replace", "web", "otlp")
 """The parts that read the settings, in the order in which they are started and replaced."""
-JOURNAL, DETECTOR, LBENGINE, BALANCER_VIEW, RETUNE, GOVERNOR, WEB, OTLP = PARTS
+JOURNAL, DETECTOR, LBENGINE, BALANCER_VIEW, RETUNE, GOVERNOR, REPLACE, WEB, OTLP = PARTS
 CONCERNS: Mapping[str, frozenset[str]] = {
-    "pool": frozenset({LBENGINE, BALANCER_VIEW, RETUNE, GOVERNOR, WEB, OTLP}),
-    "pool.servers": frozenset({DETECTOR, LBENGINE, BALANCER_VIEW, RETUNE, GOVERNOR, WEB, OTLP}),
+    "pool": frozenset({LBENGINE, BALANCER_VIEW, RETUNE, GOVERNOR, REPLACE, WEB, OTLP}),
+    "pool.servers": frozenset({DETECTOR, LBENGINE, BALANCER_VIEW, RETUNE, GOVERNOR, REPLACE, WEB, OTLP}),
     "pool.target_p95_ms": frozenset({GOVERNOR, WEB, OTLP}),
     "pool.target_p99_ms": frozenset({WEB, OTLP}),
-    "pool.zones": frozenset({WEB}),
-    "pool.machine_types": frozenset({WEB}),
+    "pool.zones": frozenset({REPLACE, WEB}),
+    "pool.machine_types": frozenset({REPLACE, WEB}),
     "bus.control_user": frozenset({WEB}),
     "bus.control_password_file": frozenset({WEB}),
     "detector": frozenset({DETECTOR, WEB}),
@@ -30,6 +30,7 @@ CONCERNS: Mapping[str, frozenset[str]] = {
     "retune": frozenset({RETUNE, WEB}),
     "retune.order_key": frozenset({RETUNE, GOVERNOR, WEB}),
     "governor": frozenset({GOVERNOR, WEB}),
+    "replace": frozenset({REPLACE, WEB}),
     "web": frozenset({WEB}),
     "journal": frozenset({JOURNAL, WEB}),
     "otlp": frozenset({OTLP, WEB}),

@@ -15,6 +15,7 @@ from slackwater.controller.supervise.differences import (
     LBENGINE,
     OTLP,
     PARTS,
+    REPLACE,
     RETUNE,
     WEB,
 )
@@ -29,6 +30,7 @@ def names_of(settings: ControllerSettings) -> list[str]:
     """The parts that run with these settings, in the order in which they start."""
     off = {RETUNE} if settings.retune.mode == "off" else set()
     off |= {GOVERNOR} if settings.governor.mode == "off" else set()
+    off |= set() if settings.replace.command else {REPLACE}
     off |= {BALANCER_VIEW} if settings.balancer_view.mode == "off" else set()
     off |= set() if settings.web.listen else {WEB}
     off |= set() if settings.otlp.endpoint else {OTLP}

@@ -9,7 +9,8 @@ import logging
 from collections.abc import Collection
 from pathlib import Path
 
-from slackwater.controller.supervise.differences import DETECTOR, GOVERNOR, OTLP, RETUNE
+from slackwater.controller.supervise.differences import DETECTOR, GOVERNOR, OTLP, REPLACE, RETUNE
+from slackwater.core import programs
 from slackwater.core.bus import nats_server
 from slackwater.core.config import ControllerSettings, PoolSettings
 
@@ -41,6 +42,9 @@ def try_settings(settings: ControllerSettings, parts: Collection[str], pools: Co
         from slackwater.orders.signing import Signer
 
         Signer.load(Path(settings.retune.order_key))
+    command = settings.replace.command
+    if REPLACE in parts and command and (problem := programs.why_not_callable(command)):
+        raise TrialError(f"replace.command: {problem}")
     if OTLP in parts and settings.otlp.endpoint:
         from slackwater.core.otlp_collector import Collector
 

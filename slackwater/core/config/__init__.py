@@ -14,6 +14,7 @@ from slackwater.core.config.node_changes import (
     RetuneSettings,
 )
 from slackwater.core.config.reading import load, parse, read
+from slackwater.core.config.replace import ReplaceSettings
 from slackwater.core.config.settings import (
     CONTROL,
     CONTROLLER,

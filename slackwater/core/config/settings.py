@@ -26,6 +26,7 @@ from slackwater.core.config.kinds import (
     is_loopback_host,
 )
 from slackwater.core.config.node_changes import GovernorSettings, RetuneSettings
+from slackwater.core.config.replace import ReplaceSettings
 from slackwater.core.messages import Mode, Name, ServerName, Switchable
 
 Law = Literal["optimal", "ice"]
@@ -334,6 +335,7 @@ class ControllerSettings(Settings, frozen=True):
     lbengine: LbengineSettings = LbengineSettings()
     balancer_view: BalancerViewSettings = BalancerViewSettings()
     retune: RetuneSettings = RetuneSettings()
+    replace: ReplaceSettings = ReplaceSettings()
     governor: GovernorSettings = GovernorSettings()
     web: WebSettings = WebSettings()
     journal: JournalSettings = JournalSettings()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from slackwater.core.journal import schema
 from slackwater.core.journal.journal import Journal
 from slackwater.core.journal.series import values_a_step
-from slackwater.core.messages import State
+from slackwater.core.messages import Resource, State
 
 Requests = tuple[float, float | None, float | None, float | None]
 """A server's requests in a step: their number per second, and the p50, p95 and p99 of their response times in ms."""
@@ -22,6 +22,19 @@ class Begin(NamedTuple):
     since_unix_s: float
     until_unix_s: float | None
     """When its next state began; None: there was none yet."""
+
+
+class SlowTime(NamedTuple):
+    """A time that a node spent in a state of an episode, and what it lost in it."""
+
+    node: str
+    state: State
+    since_unix_s: float
+    until_unix_s: float
+    """When it was last in this state."""
+    severity: float
+    """The highest share of its calm capacity that it lost."""
+    resource: Resource | None
 
 
 def requests(
@@ -54,6 +67,12 @@ def begins(journal: Journal, pool: str, since_unix_s: float) -> list[Begin]:
     with journal.reading() as database:
         rows = database.execute(schema.EPISODES, {"pool": pool, "since": since_unix_s})
         return [Begin(*row) for row in rows]
+
+
+def slow_times(journal: Journal, pool: str, since_unix_s: float) -> list[SlowTime]:
+    """What the nodes of a pool lost since then, in order of the beginning. Raises JournalError."""
+    with journal.reading() as database:
+        return [SlowTime(*row) for row in database.execute(schema.SLOW_TIMES, {"pool": pool, "since": since_unix_s})]
 
 
 def fitting_step_s(journal: Journal, pool: str, seconds: float, most_values: int) -> int:

@@ -160,6 +160,11 @@ EPISODES = (
     " WHERE pool = :pool"
     f" AND last_unix_s >= :since AND {_LOSING} ORDER BY since_unix_s, node"
 )
+SLOW_TIMES = (
+    "SELECT node, state, since_unix_s, max(since_unix_s, last_unix_s), severity, resource FROM states"
+    f" JOIN nodes ON id = node_id WHERE pool = :pool AND last_unix_s >= :since AND {_LOSING}"
+    " ORDER BY since_unix_s, node"
+)
 WEIGHTS = (
     "SELECT server, time_unix_s, weight FROM weights WHERE pool = :pool AND time_unix_s >= :since - :held"
     " AND time_unix_s < :until AND (:servers IS NULL OR server IN (SELECT value FROM json_each(:servers)))"

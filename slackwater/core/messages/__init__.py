@@ -13,6 +13,7 @@ import msgspec
 from slackwater.core.messages.balancing import LONGEST_ASK_S, Ask, Cycle, ServerState, Weight
 from slackwater.core.messages.causes import (
     PUT_BACK,
+    REPLACE_ENDS,
     SLOW_ALONE,
     TAKES_REQUESTS,
     ChangeCause,

@@ -61,13 +61,27 @@ ChangeCause = Literal[
     "engine_ended",
     "engine_died",
     "not_put_back",
+    "chronic",
+    "replacing",
+    "replaced",
+    "replace_failed",
+    "replace_timeout",
+    "replace_given_up",
+    "replace_unknown",
+    "same_machine",
 ]
 """sent_again: the balancer was made anew and had forgotten it. not_set: the balancer did not take it. put_back:
 lbengine set the baseline again. someone_else: somebody else changed it. second_stage, renewed, search_over: an Order
 for an episode, one that renews a lease, the first one after a search. governor: an Order of the governor, or one
 that it would give. ordered: an Order was carried out. refused: it was not. given_back, lease_ended, not_as_ordered,
 by_hand, engine_ended, engine_died: why a wsengine put a knob back, as `someone_else`. not_put_back: it could not,
-and tries again."""
+and tries again. chronic: a machine is worth replacing. replacing: the site's command is called for it. replaced,
+replace_failed, replace_timeout: how that ended. replace_given_up: before the command. replace_unknown: nobody was there
+to see its end. same_machine: it is said to be replaced, and the same one came back."""
+REPLACE_ENDS: frozenset[ChangeCause | None] = frozenset(
+    ("replaced", "replace_failed", "replace_timeout", "replace_given_up", "replace_unknown")
+)
+"""Causes of the Change that ends the replacement of a machine."""
 PUT_BACK: frozenset[ChangeCause] = frozenset(
     ("given_back", "lease_ended", "not_as_ordered", "by_hand", "engine_ended", "engine_died", "someone_else")
 )

@@ -14,7 +14,7 @@ WSENGINE = "wsengine"
 
 GOVERNOR = "governor"
 """`by` of the governor's Orders and Changes."""
-PARTS = ("lbengine", "retune", GOVERNOR, "serve", WSENGINE)
+PARTS = ("lbengine", "retune", "replace", GOVERNOR, "serve", WSENGINE)
 """`Change.by` of what no person did."""
 _OF_WSENGINE = re.compile(r"order|[a-z0-9_]+\.[a-z0-9_]+")
 """`Change.what` of a wsengine: a knob, or an Order that could not be believed."""
@@ -29,7 +29,8 @@ class Change(msgspec.Struct, omit_defaults=True):
     pool: Name
     time_unix_s: UnixTime
     what: Word
-    """`weight`, `maxconn`, `outcome`, `pause`, `mark_episode`, `restore`, a wsengine knob, `order KNOB`, ..."""
+    """`weight`, `maxconn`, `outcome`, `pause`, `mark_episode`, `restore`, `replace`, a wsengine knob, `order KNOB`,
+    ..."""
     target: Word
     """The server or node, or the pool itself."""
     before: Value | None
@@ -43,7 +44,8 @@ class Change(msgspec.Struct, omit_defaults=True):
     rt_p95_predicted_ms: NonNegative | None = None
     """What it was predicted to become by this change."""
     follows: Word = ""
-    """An outcome: id of the Change it belongs to. A wsengine's Change: id of the Order, and of that Order's Change."""
+    """An outcome: id of the Change it belongs to. A wsengine's Change: id of the Order, and of that Order's Change. A
+    later step of a replacement: id of its first Change."""
     since_unix_s: UnixTime | None = None
     """`mark_episode`: when the episode of `target` began."""
     cause: ChangeCause | None = None
