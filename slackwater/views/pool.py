@@ -73,7 +73,8 @@ class PoolStatus(msgspec.Struct, kw_only=True):
     stale: bool = True
     """True: the controller is silent, the rows show the last known values."""
     judged: bool = False
-    """Whether there ever was a Verdict on any of its nodes."""
+    """Whether there ever was a Verdict on any of its nodes; False while a controller that has just started waits for
+    the first."""
     state: State = "unknown"
     """The pool as one: the most urgent of its servers' states, `unknown` when stale."""
     headline: str
@@ -202,7 +203,7 @@ def pool_status(
         sentence=cycle.sentence if cycle else f"{pool}: nothing recorded yet",
         age_s=age_s,
         stale=stale,
-        judged=bool(verdicts),
+        judged=bool(verdicts) and not any(server.cause == "waiting" for server in shown),
         state=state,
         headline=text,
         balancer=title,

@@ -97,6 +97,15 @@ def test_a_row_joins_what_balancer_detector_and_monitor_say(pool: Pool) -> None:
     assert (second.state, second.why, second.rt_p95_ms, second.rps) == ("unknown", "not judged yet", None, 70.0)
 
 
+def test_a_controller_that_has_just_started_has_judged_nobody_yet(pool: Pool) -> None:
+    pool.verdict("host1", "calm")
+    pool.now_unix_s += 600.0  # it was stopped
+    pool.cycle(server("host1", cause="waiting"))
+    assert not pool.view().judged
+    pool.cycle(server("host1", cause="no_verdict"))
+    assert pool.view().judged
+
+
 @pytest.mark.parametrize(
     ("balance", "weights_mean", "wanted"),
     [

@@ -108,9 +108,7 @@ class Keeper:
         age_s = segments[-1].end_age_s
         _roll_all(journal, nodes, *age.shown(segments, age_s - self._rolled_age_s))
         raw_s, rolled_s = settings.keep_samples_h * 3600.0, settings.keep_minutes_d * DAY_S
-        # In a journal that has no days yet, all that is kept.
-        since_s = min(rolled_s, age_s - self._rolled_age_s) if _has_days(journal) else rolled_s
-        _roll_days(journal, *age.shown(segments, since_s))
+        _roll_days(journal, *age.shown(segments, min(rolled_s, age_s - self._rolled_age_s)))
         if all_is_written:
             self._rolled_age_s = age_s
         deleted = sum(_delete(journal, nodes, tier, segments, rolled_s if tier.step_s else raw_s) for tier in TIERS)
@@ -180,12 +178,6 @@ def _roll_all(journal: Journal, nodes: list[JournalNode], since: float, until: f
             database.execute(statement, where_node)
 
     _each(journal, nodes, roll, "rolled up")
-
-
-def _has_days(journal: Journal) -> bool:
-    days: list[object] = []
-    journal.keeping(lambda database: days.extend(database.execute(schema.ANY_DAY)), "read")
-    return bool(days)
 
 
 def _roll_days(journal: Journal, since: float, until: float) -> None:

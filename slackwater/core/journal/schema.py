@@ -120,7 +120,6 @@ ROLL_STATES = (
 )
 """One day of all nodes. `since_unix_s` is that of the row with the highest loss
 (https://sqlite.org/lang_select.html#bareagg)."""
-ANY_DAY = "SELECT 1 FROM rolled_states LIMIT 1"
 _OUTSIDE = "(time_unix_s < :since OR time_unix_s >= :until)"
 SEGMENTS = "SELECT begin_age_s, end_age_s, begin_unix_s FROM clock ORDER BY rowid"
 """The segments of the clock (`slackwater.core.journal.age.Segment`)."""
