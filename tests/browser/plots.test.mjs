@@ -72,12 +72,31 @@ inBrowser("each line has its server's name and colour, the same on each page and
     const legend = await page.locator(".legend li").evaluateAll((items) => items.map((item) => [item.textContent.trim(), getComputedStyle(item.querySelector("line")).stroke]));
     const strokes = await page.evaluate(() => [...window.strokes].map((text) => { const mark = document.createElement("i"); mark.style.color = text; return mark.style.color; }));
     for (const [name, colour] of legend) assert.ok(strokes.includes(colour), `${path}: ${name} is ${colour}, drawn are ${strokes}`);
+    const written = await page.evaluate(() => window.written);
+    for (const [name] of legend) assert.ok(written.includes(name), `${path}: ${name} stands at its line`);
+    assert.equal(await page.locator(".legend").isVisible(), false, "the names at the lines are enough");
     found.push(JSON.stringify(legend));
   }
   const [first] = found.map((text) => JSON.parse(text));
   assert.deepEqual(first.map(([name]) => name), ["web1", "web2", "web3"]);
   assert.equal(new Set(first.map(([, colour]) => colour)).size, 3);
   assert.equal(found[0], found[1]);
+});
+
+inBrowser("dragging over a plot opens the pool's page at that time", { width: 1280 }, async (page) => {
+  await drawn(page, "/");
+  const box = await figure(page, "p95 of response time").locator(".u-over").boundingBox();
+  await page.mouse.move(box.x + 0.25 * box.width, box.y + 40);
+  await page.mouse.down();
+  await page.mouse.move(box.x + 0.5 * box.width, box.y + 40, { steps: 5 });
+  await page.mouse.up();
+  await page.waitForURL(/\/pools\/web\?until_unix_s=\d+&last_s=\d+#signals$/);
+  await page.locator(".figures figure canvas").first().waitFor();
+  const section = page.locator(".stack");
+  const query = new URLSearchParams(await page.evaluate(() => location.search));
+  assert.equal(Number(await section.getAttribute("data-until")), Number(query.get("until_unix_s")));
+  assert.equal(Number(await section.getAttribute("data-last")), Number(query.get("last_s")));
+  assert.match(await page.locator(".ranges").textContent(), /until/);
 });
 
 inBrowser("at 390 pixels the overview and a pool's page are four screens long at most", { width: 390, height: SCREEN_PX }, async (page) => {

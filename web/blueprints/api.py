@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,11 +18,9 @@ from slackwater.web.blueprints.controls import send
 from slackwater.web.content import audit, episodes
 from slackwater.web.content.harm import RANGES, HarmMap
 from slackwater.web.context import as_json, context, operators_only, pool_settings
-from slackwater.web.openapi import FINEST_S, NAME, Api, number_parameter, query_parameter, text_parameter
+from slackwater.web.openapi import NAME, Api, number_parameter, query_parameter, text_parameter
+from slackwater.web.query import LONGEST_S, MAX_UNIX_S, query_number
 from slackwater.web.reader import MOST_BYTES, PLOT_S, Plots
-
-MAX_UNIX_S = 4e9
-LONGEST_S = 400 * 86400.0
 
 api = Blueprint("api", __name__)
 described = Api(api)
@@ -84,8 +81,8 @@ def pool(pool: str) -> Response:
 @described.get("/api/v1/pools/<pool>/history", "Series, states and weight changes of a pool", Plots, *HISTORY)
 def history(pool: str) -> Response:
     settings, reader = pool_settings(pool), context().reader
-    last_s, step_s = _number("last_s", PLOT_S, most=LONGEST_S), _number("step_s", 1.0, most=LONGEST_S)
-    until_unix_s = _number("until_unix_s", reader.clock(), most=MAX_UNIX_S)
+    last_s, step_s = query_number("last_s", PLOT_S, most=LONGEST_S), query_number("step_s", 1.0, most=LONGEST_S)
+    until_unix_s = query_number("until_unix_s", reader.clock(), most=MAX_UNIX_S)
     nodes = request.args.getlist("node")
     if not all(is_server_name(node) for node in nodes):  # a server without a node stands under its own name
         abort(400, "node: expected names of nodes")
@@ -96,7 +93,7 @@ def history(pool: str) -> Response:
 @described.get("/api/v1/pools/<pool>/episodes", "A pool's episodes", Episodes, LAST)
 def pool_episodes(pool: str) -> Response:
     settings, reader = pool_settings(pool), context().reader
-    now_unix_s, last_s = reader.clock(), _number("last_s", 7 * 86400.0, most=LONGEST_S)
+    now_unix_s, last_s = reader.clock(), query_number("last_s", 7 * 86400.0, most=LONGEST_S)
     with reader.one_request() as journal:
         return as_json(Episodes(episodes.listed(journal, settings.name, now_unix_s - last_s, now_unix_s)))
 
@@ -104,7 +101,7 @@ def pool_episodes(pool: str) -> Response:
 @described.get("/api/v1/week", "What would have been done, and the harm that it would have avoided", Week, *SPAN)
 def week() -> Response:
     reader, settings = context().reader, context().settings
-    days = int(_number("days", WEEK_DAYS, most=max(DAYS), least=1))
+    days = int(query_number("days", WEEK_DAYS, most=max(DAYS), least=1))
     name = request.args.get("pool")
     pools = settings.pool if name is None else [pool_settings(name)]
     with reader.one_request() as journal:
@@ -114,7 +111,7 @@ def week() -> Response:
 @described.get("/api/v1/pools/<pool>/changes", "A pool's last Changes", Changes, LIMIT)
 def pool_changes(pool: str) -> Response:
     settings = pool_settings(pool)
-    limit = int(_number("limit", 100, most=audit.MAX_CHANGES, least=1))
+    limit = int(query_number("limit", 100, most=audit.MAX_CHANGES, least=1))
     with context().reader.one_request() as journal, _too_much_is_refused():
         return as_json(Changes(journal.changes(settings.name, limit=limit, most_bytes=MOST_BYTES)))
 
@@ -128,7 +125,7 @@ def pool_changes(pool: str) -> Response:
 def episode(pool: str, node: str) -> Response:
     settings, reader = pool_settings(pool), context().reader
     named = settings.servers.get(node, node)
-    at_unix_s = _number("at_unix_s", 0.0, most=MAX_UNIX_S) or None
+    at_unix_s = query_number("at_unix_s", 0.0, most=MAX_UNIX_S) or None
     with reader.one_request() as journal:
         return as_json(
             NodeEpisode(why.episode_of(journal, settings.name, named, settings.servers, reader.clock(), at_unix_s))
@@ -140,7 +137,7 @@ def fleet_harm() -> Response:
     last = request.args.get("last", "24h")
     if last not in RANGES:
         abort(400, f"last: expected one of {', '.join(RANGES)}")
-    until_unix_s = _number("until_unix_s", context().reader.clock(), most=MAX_UNIX_S)
+    until_unix_s = query_number("until_unix_s", context().reader.clock(), most=MAX_UNIX_S)
     return Response(context().fleet.harm_json(last, until_unix_s), mimetype="application/json")
 
 
@@ -196,8 +193,8 @@ def _filtered_changes() -> Iterator[list[Change]]:
         chosen = audit.filter_of({"since": "all", **request.args})
     except audit.FilterError as error:
         abort(400, str(error))
-    limit = int(_number("limit", audit.MAX_CHANGES, most=audit.MAX_CHANGES, least=1))
-    since_unix_s = _number("since_unix_s", 0.0, most=MAX_UNIX_S)
+    limit = int(query_number("limit", audit.MAX_CHANGES, most=audit.MAX_CHANGES, least=1))
+    since_unix_s = query_number("since_unix_s", 0.0, most=MAX_UNIX_S)
     reader = context().reader
     with reader.one_request() as journal, _too_much_is_refused():
         offset = (chosen.page - 1) * limit
@@ -211,14 +208,3 @@ def _too_much_is_refused() -> Iterator[None]:
         yield
     except ValueError as error:
         abort(400, str(error))
-
-
-def _number(name: str, default: float, most: float, least: float = FINEST_S) -> float:
-    """A number of the query string; aborts with 400 if it is none, or beyond the limits."""
-    text = request.args.get(name)
-    if text is None:
-        return default
-    value = float(text) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,3})?", text) else -1.0
-    if not least <= value <= most:
-        abort(400, f"{name}: expected a number from {least:g} to {most:g}, got `{text}`")
-    return value

@@ -23,10 +23,15 @@ from slackwater.web.content import governor as governors
 from slackwater.web.content.pool import episode_url, number
 from slackwater.web.content.settings import settings_page
 from slackwater.web.context import context, pool_settings
+from slackwater.web.query import LONGEST_S, MAX_UNIX_S, query_number
 
 RANGES = {"5min": (300.0, 1.0), "1h": (3600.0, 10.0), "6h": (21600.0, 60.0), "1d": (86400.0, 120.0)}
 RANGES |= {"7d": (7 * 86400.0, 3600.0), "90d": (90 * 86400.0, 7200.0)}
 """What the plots show: seconds back, and their step."""
+CHOSEN_S, LEAST_CHOSEN_S = 900.0, 10.0
+"""The length of a time that a link names by its end alone, and the shortest that is shown."""
+STEPS_S = (1.0, 5.0, 10.0, 60.0, 120.0, 600.0, 3600.0, 7200.0, 43200.0)
+MOST_STEPS = 720
 EPISODES_S = 7 * 86400.0
 WEEK_TITLES = {
     (False, True): "What it would have done",
@@ -92,12 +97,22 @@ def pool(pool: str) -> tuple[str, int]:
     if not event.error:
         with reader.one_request() as journal:
             listed = episodes.listed(journal, pool, reader.clock() - EPISODES_S, reader.clock(), most=20)
+    until_unix_s = query_number("until_unix_s", 0.0, most=MAX_UNIX_S)
     last_s, step_s = RANGES[shown]
+    if until_unix_s:
+        shown, last_s = "", query_number("last_s", CHOSEN_S, most=LONGEST_S, least=LEAST_CHOSEN_S)
+        step_s = _step_s(last_s, reader.clock() - until_unix_s)
     page = render_template(
         "pool.html", event=event, standing=event.standing, pool=event.pools[0], episodes=listed, ranges=RANGES,
-        shown=shown, last_s=last_s, step_s=step_s,
+        shown=shown, last_s=last_s, step_s=step_s, until_unix_s=until_unix_s,
     )  # fmt: skip
     return page, 503 if event.error else 200
+
+
+def _step_s(last_s: float, ago_s: float) -> float:
+    """The plots' step for a time that somebody chose, and that ended `ago_s` ago. Of old times minutes are kept."""
+    least_s = 60.0 if ago_s + last_s > context().settings.journal.keep_samples_h * 3600.0 else 0.0
+    return next((step for step in STEPS_S if step >= least_s and last_s / step <= MOST_STEPS), STEPS_S[-1])
 
 
 @pages.get("/pools/<pool>/episodes/<node>/<since_ms>")

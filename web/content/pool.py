@@ -118,6 +118,8 @@ class ShownPool(msgspec.Struct):
     p95: str
     p95_note: str
     """Against the target."""
+    target_p95_ms: float
+    """0: there is none."""
     p99: str
     p99_note: str
     hurt: bool
@@ -187,6 +189,7 @@ def show(
         balance=view.balance or NOTHING,
         age=f"{duration(view.age_s)} ago" if view.age_s is not None else "never",
         p95=milliseconds(view.rt_p95_ms),
+        target_p95_ms=p95_target,
         p95_note=_against(view.rt_p95_ms, p95_target),
         p99=milliseconds(view.rt_p99_ms),
         p99_note=_against(view.rt_p99_ms, p99_target),

@@ -1,17 +1,21 @@
 // The signals of a pool as small multiples on one time axis: one line a server, in the server's colour.
 /* global uPlot */
+import { colour, drawCuts, drawMarks, drawNames, drawSpans, drawTarget, roomForNames } from "./drawing.js";
 import { cutRuns, highest, milliseconds, percent, plain, seconds } from "./scale.js";
 import { Series } from "./series.js";
 import { clock, dayAndClock, setText } from "./times.js";
 
-const SYMBOLS = { interference: "▲", slow: "△", errors: "✕", overload: "■", all_slow: "◆", unknown: "?" };
-const WORDS = { interference: "interference", slow: "slow", errors: "errors", overload: "overload", all_slow: "all slow", unknown: "unknown" };
 const RELOAD_EVERY_MS = 30_000;
 const TAIL_EVERY_MS = 5_000;
 const TAIL_STEPS = 6;
 const COLOURS = 8;
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]]; // for the servers beyond the colours
 const ROOM_ABOVE = 1.12;
+const LEAST_SHOWN_S = 120;
+const LEAST_DRAG_PX = 8;
+const LEAST_CHOSEN_S = 10;
+const MOST_NAMES = 8; // with more, only the servers in front have their names at their lines
+const TARGET_WITHIN = 3; // the axis reaches a target up to so many times what was measured
 const NARROW = matchMedia("(max-width: 820px)");
 const SIGNALS = [
   { key: "rt_p95_ms", title: "p95 of response time", unit: milliseconds, first: true },
@@ -24,100 +28,10 @@ const SIGNALS = [
   { key: "cpi", title: "Cycles per instruction, or per load of the probe", unit: plain },
 ];
 
-function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-}
-
 function svg(name, attributes) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   return element;
-}
-
-// Episodes behind the lines: a tinted band with the state's symbol and the node's name.
-function drawSpans(plot, spans) {
-  const { ctx, bbox } = plot;
-  const dpr = devicePixelRatio;
-  ctx.save();
-  ctx.beginPath();
-  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-  ctx.clip();
-  ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
-  ctx.textAlign = "left";
-  ctx.textBaseline = "bottom";
-  for (const span of spans) {
-    const from = Math.max(bbox.left, plot.valToPos(span.since_unix_s, "x", true));
-    const width = Math.max(2, plot.valToPos(span.last_unix_s, "x", true) - from);
-    ctx.fillStyle = colour(`${span.state}-soft`);
-    ctx.fillRect(from, bbox.top, width, bbox.height);
-    ctx.fillStyle = colour(span.state);
-    ctx.fillRect(from, bbox.top, width, 3 * dpr);
-    const words = `${SYMBOLS[span.state]} ${span.node} ${WORDS[span.state]}`;
-    const fits = ctx.measureText(words).width + 8 * dpr < width ? words : SYMBOLS[span.state];
-    ctx.fillText(fits, from + 4 * dpr, bbox.top + bbox.height - 3 * dpr);
-  }
-  ctx.restore();
-}
-
-// Weight changes in front: a dashed line (dotted where nothing was applied) with `100 → 0`.
-function drawMarks(plot, marks, labelled) {
-  const { ctx, bbox } = plot;
-  const dpr = devicePixelRatio;
-  ctx.save();
-  ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
-  ctx.textAlign = "left";
-  ctx.textBaseline = "top";
-  ctx.lineWidth = 1.5 * dpr;
-  const free = [bbox.left, bbox.left]; // of each of two rows of text
-  for (const mark of marks) {
-    const x = plot.valToPos(mark.time_unix_s, "x", true);
-    if (x < bbox.left || x > bbox.left + bbox.width) continue;
-    ctx.strokeStyle = colour("accent");
-    ctx.setLineDash(mark.applied ? [5 * dpr, 3 * dpr] : [1 * dpr, 4 * dpr]);
-    ctx.beginPath();
-    ctx.moveTo(x, bbox.top);
-    ctx.lineTo(x, bbox.top + bbox.height);
-    ctx.stroke();
-    if (!labelled) continue;
-    const text = mark.applied ? `${mark.node} ${mark.before} → ${mark.after}` : `${mark.node} would be ${mark.after}`;
-    const width = ctx.measureText(text).width;
-    const left = x + width + 8 * dpr > bbox.left + bbox.width ? x - width - 4 * dpr : x + 4 * dpr;
-    const row = free.findIndex((from) => left >= from);
-    if (row < 0) continue;
-    free[row] = left + width + 6 * dpr;
-    ctx.fillStyle = colour("accent");
-    ctx.fillText(text, left, bbox.top + (4 + 13 * row) * dpr);
-  }
-  ctx.restore();
-}
-
-// What is above the axis: a wedge at its upper edge in the server's colour, with name and value where there is room.
-function drawCuts(plot, cuts, unit) {
-  const { ctx, bbox } = plot;
-  const dpr = devicePixelRatio;
-  ctx.save();
-  ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
-  ctx.textBaseline = "top";
-  ctx.textAlign = "left";
-  let free = bbox.left;
-  for (const cut of cuts) {
-    const [from, to] = [cut.from, cut.to].map((time) => plot.valToPos(time, "x", true));
-    if (to < bbox.left || from > bbox.left + bbox.width) continue;
-    ctx.fillStyle = colour(cut.colour);
-    ctx.beginPath();
-    ctx.moveTo((from + to) / 2, bbox.top - 1 * dpr);
-    ctx.lineTo(to + 4 * dpr, bbox.top + 7 * dpr);
-    ctx.lineTo(from - 4 * dpr, bbox.top + 7 * dpr);
-    ctx.fill();
-    const text = `${cut.node} ${unit(cut.most)}`;
-    const width = ctx.measureText(text).width;
-    const right = to + 7 * dpr + width < bbox.left + bbox.width;
-    const left = right ? to + 7 * dpr : from - width - 7 * dpr;
-    if (left < free) continue;
-    free = left + width + 6 * dpr;
-    ctx.fillText(text, left, bbox.top);
-  }
-  ctx.restore();
 }
 
 class Figure {
@@ -145,7 +59,26 @@ class Figure {
     const { series, nodes } = this.stack;
     const columns = nodes.map((node) => series.column(node, this.signal.key));
     this.top = this.signal.stepped ? Math.max(1, ...columns.flat()) : highest(columns);
+    if (this.target && this.target < TARGET_WITHIN * this.top) this.top = Math.max(this.top, this.target);
     return [series.times, ...columns];
+  }
+
+  // The target, where the axis reaches it.
+  get target() {
+    return this.signal.key === "rt_p95_ms" ? this.stack.targetP95Ms : 0;
+  }
+
+  // The servers whose names stand at the ends of their lines: all of a few, else those in front.
+  get named() {
+    const { nodes, focus } = this.stack;
+    return nodes.length <= MOST_NAMES ? nodes : focus.slice(0, MOST_NAMES);
+  }
+
+  ends() {
+    return this.named.flatMap((node) => {
+      const value = this.stack.series.column(node, this.signal.key).findLast((known) => known != null);
+      return value == null ? [] : [{ node, value, colour: this.stack.lookOf(node).colour }];
+    });
   }
 
   // The runs that the axis cuts.
@@ -178,10 +111,10 @@ class Figure {
       {
         width: Math.max(200, this.canvas.clientWidth),
         height: this.height,
-        padding: [4, 6, this.last ? 0 : 7, 0],
+        padding: [4, roomForNames(this.named), this.last ? 0 : 7, 0],
         legend: { show: false },
-        cursor: { y: false, drag: { x: false, y: false }, sync: { key: "signals" }, points: { show: false } },
-        scales: { x: { time: true }, y: { range: () => [0, (this.signal.stepped ? 1.4 : ROOM_ABOVE) * this.top] } },
+        cursor: { y: false, drag: { x: true, y: false, setScale: false }, sync: { key: "signals" }, points: { show: false } },
+        scales: { x: { time: true, range: () => this.stack.span() }, y: { range: () => [0, (this.signal.stepped ? 1.4 : ROOM_ABOVE) * this.top] } },
         series: [{}, ...nodes.map(line)],
         axes: [
           { ...axis, show: this.last, space: 70, size: 24, incrs: [60, 120, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400, 604800, 1209600], values: (_, splits) => splits.map((second) => (days ? dayAndClock(second).split(",")[0] : clock(second).slice(0, 5))) },
@@ -192,14 +125,26 @@ class Figure {
           draw: [
             (plot) => drawMarks(plot, this.stack.series.marksOf(nodes), this.signal.stepped),
             (plot) => drawCuts(plot, this.cuts(), this.signal.unit),
+            (plot) => drawNames(plot, this.ends()),
+            (plot) => { if (this.target && this.target <= plot.scales.y.max) drawTarget(plot, this.target, `target ${this.signal.unit(this.target)}`); },
           ],
           setCursor: [() => this.read()],
+          setSelect: [(plot) => this.choose(plot)],
         },
       },
       data,
       this.canvas,
     );
     this.read();
+  }
+
+  // Dragging over the plot opens the pool's page at that time.
+  choose(plot) {
+    const { left, width } = plot.select;
+    if (width < LEAST_DRAG_PX) return;
+    const [from, until] = [left, left + width].map((place) => plot.posToVal(place, "x"));
+    const query = new URLSearchParams({ until_unix_s: until.toFixed(0), last_s: Math.max(until - from, LEAST_CHOSEN_S).toFixed(0) });
+    location.assign(`${this.stack.section.dataset.page}?${query}#signals`);
   }
 
   // The values under the cursor of the servers in front; without one the last.
@@ -226,6 +171,7 @@ export class Stack {
     this.lastS = Number(section.dataset.last);
     this.live = section.dataset.live === "1";
     this.keys = section.dataset.signals?.split(" ");
+    this.targetP95Ms = Number(section.dataset.targetP95Ms);
     this.parent = section.querySelector(".figures");
     this.loading = section.querySelector(".loading");
     this.select = section.querySelector(".focus");
@@ -293,6 +239,13 @@ export class Stack {
     this.draw();
   }
 
+  // What the time axis shows: from the first value on, so that a plot of a minute's data is not empty for the rest.
+  span() {
+    const { times } = this.series;
+    const first = times[Math.max(this.series.firstKnown(SIGNALS.map((signal) => signal.key)) - 1, 0)];
+    return [Math.max(times[0], Math.min(first, this.series.newest - LEAST_SHOWN_S)), this.series.newest];
+  }
+
   draw() {
     this.names = Object.keys(this.series.nodes).sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
     const chosen = this.section.dataset.focus || this.select?.value;
@@ -316,6 +269,7 @@ export class Stack {
     for (const figure of this.figures) figure.plot?.destroy();
     this.figures = shown.map((signal, place) => new Figure(this, signal, place === shown.length - 1));
     this.parent.replaceChildren(...this.figures.map((figure) => figure.element));
+    this.legend.hidden = this.names.length <= MOST_NAMES; // each has its name at its line
     this.legend.replaceChildren(...this.names.map((node) => this.legendOf(node)));
     for (const figure of this.figures) figure.build();
   }

@@ -44,6 +44,13 @@ export class Series {
     return this.nodes[node]?.[signal] ?? this.times.map(() => null);
   }
 
+  // The place of the first value that any server has of these signals; 0 without any.
+  firstKnown(signals) {
+    const columns = Object.values(this.nodes).flatMap((node) => signals.map((signal) => node[signal] ?? []));
+    const places = columns.map((values) => values.findIndex((value) => value != null)).filter((place) => place >= 0);
+    return places.length > 0 ? Math.min(...places) : 0;
+  }
+
   has(signal) {
     return Object.values(this.nodes).some((series) => series[signal]?.some((value) => value != null));
   }
