@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 PATH = re.compile(r"`((?:[\w.-]+/)+[\w.*-]*)(?:::?\w+)?`")
 FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
-README_LINES = 150
+README_LINES = 120
 
 
 @cache
