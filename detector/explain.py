@@ -40,6 +40,8 @@ UNANSWERED = "nothing was answered for {:.0f} s, while requests waited or were r
 OWN, LENT = "its calm baseline", "its peers' calm baseline"
 ONLY_REQUESTS = "only requests show whether it still does"
 SIGN_WORDS = (*SIGNS, *SIGNAL_WORDS)
+ALONE = 1.5
+"""A value of so many times its peers' is not theirs too."""
 SHOWN_SHARE = 0.05
 """The least share of the CPU at which other programs are mentioned."""
 
@@ -74,15 +76,19 @@ class Explainer:
         return reasons
 
     def _eventful(self, frame: Frame, outcome: Outcome, row: int, path: list[str]) -> list[str]:
-        """The reasons for the state of a row in which something happens. `path`: its path through the tree."""
+        """The reasons for the state of a row in which something happens: the first for people, then the numbers.
+        `path`: its path through the tree."""
         slot, state, looks = int(frame.slots[row]), int(outcome.steps.state[row]), int(outcome.pool.looks[row])
         if looks == OVERLOAD:
             path = [_own_load(frame, row)]
         elif looks == ALL_SLOW:
-            path = [_describe(FELT, frame, np.array([row]))[0], _shared_cause(outcome.pool, row)]
+            path = [_shared_cause(outcome.pool, row), _describe(FELT, frame, np.array([row]))[0]]
         elif looks == INTERFERENCE and frame.outside[row]:
             waited_s = float(frame.unanswered_s[row])
-            path = [*([UNANSWERED.format(waited_s)] if waited_s else []), *path, NOT_VISIBLE]
+            first = UNANSWERED.format(waited_s) if waited_s else plainly(FELT, frame, row)
+            path = [first, *path, NOT_VISIBLE]
+        elif looks == INTERFERENCE:
+            path = [plainly(CAUSE, frame, row), *path]
         reason = episode_reason(outcome.steps, row)
         if looks == state and int(outcome.steps.event[row]) in (TickEffect.BEGAN, TickEffect.GOES_ON):
             self._last_shown[slot] = path
@@ -133,8 +139,8 @@ def episode_reason(steps: TickStates, row: int, sign_words: tuple[str, ...] = SI
         share = min(0.99, proof.evidence[row] / proof.needed[row])
         sign, calm, beside = sign_words[proof.sign[row]], proof.calm_share[row], proof.beside_share[row]
         return (
-            f"the episode goes on: {share:.0%} of the proof that it is over has come, by the share of {sign}"
-            f" ({beside:.0%} in this episode, {calm:.0%} in calm)"
+            f"it looks quiet, which is {share:.0%} proven: by the share of {sign} ({beside:.0%} in this episode,"
+            f" {calm:.0%} in calm)"
         )
     if event == TickEffect.TIMED_OUT:
         return f"episode {episode} ended: {amount:.0f} s without requests, and only requests can tell"
@@ -144,8 +150,8 @@ def episode_reason(steps: TickStates, row: int, sign_words: tuple[str, ...] = SI
 def _shared_cause(pool: PoolCorrelation, row: int) -> str:
     """Why a row looks `all_slow`."""
     if pool.alike[row]:
-        return f"{pool.alike[row]} of {pool.others[row]} other nodes lose as much of their CPU: no neighbour"
-    return f"{pool.slow} of {pool.pool} nodes are slow together: no neighbour"
+        return f"{pool.alike[row]} of {pool.others[row]} other servers lose as much of their CPU, so it is no neighbour"
+    return f"{pool.slow} of {pool.pool} servers are slow together, so it is no neighbour"
 
 
 def _own_load(frame: Frame, row: int) -> str:
@@ -193,6 +199,27 @@ def _describe(feature: str, frame: Frame, rows: Ints, after: str = "") -> list[s
         for place, line in zip(places.tolist(), describe_signal(column, frame, rows[places], after), strict=True):
             lines[place] = line
     return lines
+
+
+def plainly(feature: str, frame: Frame, row: int) -> str:
+    """A feature's value in a row for people: `its p95 is 38 ms, 19 times as long as usual, unlike on the other
+    servers`."""
+    column = int(frame.columns_of(feature)[row])
+    signal, value = SIGNALS[column], float(frame.values[row, column])
+    own, peers = float(frame.own[row, column]), float(frame.peers[row, column])
+    if math.isnan(value) or not signal.plain:
+        return _describe(feature, frame, np.array([row]))[0]
+    lent = bool(frame.borrowed[row])
+    usual = "as on the other servers" if math.isnan(own) else "as usual on the other servers" if lent else "as usual"
+    times = peers if math.isnan(own) else own
+    if math.isnan(times):
+        return _describe(feature, frame, np.array([row]))[0]
+    text = signal.plain.format(times=f"{_rounded(times)} times", usual=usual, value=f"{value:.3g}{signal.unit}")
+    return f"{text}, unlike on the other servers" if usual == "as usual" and peers >= ALONE else text
+
+
+def _rounded(times: float) -> str:
+    return f"{times:.0f}" if times >= 10 else f"{times:.2g}"
 
 
 def describe_signal(column: int, frame: Frame, rows: Ints, after: str = "") -> list[str]:

@@ -136,9 +136,13 @@ def _share(share: Share, severity: float) -> str:
     if share.basis != "capacities":
         missing = "the pool's rate is not known" if share.basis == "no_rate" else "no server's capacity is known"
         return f"{missing}, so it keeps {1.0 - severity:.0%} of its weight{kept}"
+    if share.weight == 0:
+        return (
+            f"the others can carry all {share.total_rps:.0f} requests/s (they can surely answer {share.others_rps:.0f})"
+        )
     return (
-        f"of {share.total_rps:.0f} requests/s it should answer {share.rps:.0f}, since it can surely answer"
-        f" {share.capacity_rps:.0f}, and the servers that keep their weight {share.others_rps:.0f}{kept}"
+        f"it should answer {share.rps:.0f} of {share.total_rps:.0f} requests/s, since it can surely answer"
+        f" {share.capacity_rps:.0f}, and the others {share.others_rps:.0f}{kept}"
     )
 
 

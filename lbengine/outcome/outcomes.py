@@ -185,13 +185,10 @@ def _with_forecast(made: Change, now_ms: float, predicted_ms: float | None) -> C
 def _describe(move: Move, after_s: float, p95_ms: float | None, share: float | None) -> str:
     """The outcome of a move in words, with numbers."""
     first = move.first
-    parts = []
+    parts = ["the pool's p95 is not known"]
     if first.rt_p95_ms is not None and p95_ms is not None:
         predicted = f" ({first.rt_p95_predicted_ms:.1f} predicted)" if first.rt_p95_predicted_ms is not None else ""
-        parts.append(f"the pool's p95 is {p95_ms:.1f} ms{predicted} instead of {first.rt_p95_ms:.1f}")
-    else:
-        parts.append("the pool's p95 is not known")
+        parts = [f"the pool's p95 {first.rt_p95_ms:.1f} -> {p95_ms:.1f} ms{predicted}"]
     if move.share is not None and share is not None:
-        parts.append(f"{first.target} gets {share:.0%} of the requests instead of {move.share:.0%}")
-    moved = f"{after_s:.0f} s after the weight went from {first.before} to {move.last.after}"
-    return f"{moved}, {'; '.join(parts)}"
+        parts.append(f"{first.target}'s share of the requests {move.share:.0%} -> {share:.0%}")
+    return f"{', '.join(parts)}: {after_s:.0f} s after the weight {first.before} -> {move.last.after}"

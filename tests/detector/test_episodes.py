@@ -181,7 +181,7 @@ def test_a_loud_tick_is_one_observation_and_a_quiet_one_all_that_it_covers() -> 
     seldom_status = seldom.step("calm", low_traffic=True, shows=QUIET_SIGNAL, covers_s=1.0)
     five = [often.step("calm", low_traffic=True, shows=QUIET_SIGNAL) for _ in range(5)][-1]
     assert seldom_status.why == five.why
-    assert seldom_status.why.startswith("the episode goes on: ")
+    assert seldom_status.why.startswith("it looks quiet, which is ")
 
 
 @pytest.mark.parametrize("low_traffic", [True, False])
@@ -222,7 +222,7 @@ def test_how_far_calm_is_proven_is_told_and_by_what() -> None:
     run.drained()
     status = run.step("calm", low_traffic=True, shows=QUIET_SIGNAL)
     assert re.fullmatch(
-        rf"the episode goes on: \d+% of the proof that it is over has come, by the share of {SIGNAL}"
+        rf"it looks quiet, which is \d+% proven: by the share of {SIGNAL}"
         r" \(\d+% in this episode, \d+% in calm\)",
         status.why,
     )

@@ -108,6 +108,17 @@ def test_the_features_are_the_two_most_remarkable_groups_of_signals_and_what_use
     assert unknown.matrix[0].round(6).tolist() == [2.0, 0.0, 2.0], "the cause is believed"
 
 
+def test_what_is_evidence_or_a_response_time_has_its_words_for_people() -> None:
+    without = [
+        signal.key
+        for signal in SIGNALS
+        if (np.isfinite(signal.scale) or signal.grows == "response") != bool(signal.plain)
+    ]
+    assert without == ["rt_p50"], "it is no evidence, and never the first response time that is known"
+    for signal in SIGNALS:
+        assert "{" not in signal.plain.format(times="18 times", usual="as usual", value="38 ms")
+
+
 def test_response_times_by_route_come_before_those_over_all_requests() -> None:
     mixed = hand_made([80.0], [0.3], run_delay_per_cpu=100.0, rt_p95=30.0, rt_routes=1.0)
     assert mixed.matrix[0, FEATURES.index("felt cause")] == 0.0

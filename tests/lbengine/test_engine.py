@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -68,10 +69,9 @@ def test_each_change_is_recorded_with_before_after_and_why(site: DrivenHAProxy) 
     site.cycle(host1="interference")
     (change,) = site.changes()
     assert (change.what, change.target, change.before, change.after) == ("weight", "host1", 100, 0)
-    assert change.why.startswith(
-        "interference: run delay 14.2x; of 240 requests/s it should answer 0, since it can surely answer 53,"
+    assert change.why == (
+        "interference: run delay 14.2x; the others can carry all 240 requests/s (they can surely answer 600)"
     )
-    assert change.why.endswith(" and the servers that keep their weight 600")
     assert (change.by, change.applied) == ("lbengine", True)
     assert [message for message in site.engine.outbox if isinstance(message, Change)] == [change]
 
@@ -100,7 +100,7 @@ def test_the_rate_comes_from_haproxys_counters(site: DrivenHAProxy) -> None:
     site.cycle()
     site.balancer.request(30)
     site.cycle(1.0, host1="interference")
-    assert "of 30 requests/s it should answer 0" in site.changes()[0].why
+    assert "the others can carry all 30 requests/s" in site.changes()[0].why
 
 
 def test_observe_decides_and_records_but_touches_nothing(site: DrivenHAProxy) -> None:
@@ -580,8 +580,8 @@ def test_a_change_shows_what_p95_was_and_is_predicted_to_be_and_later_what_came_
     assert follow.before == change.rt_p95_ms
     assert isinstance(follow.after, float)
     assert follow.after == pytest.approx(4.2, rel=0.05)
-    assert follow.why.startswith("10 s after the weight went from 100 to 0, the pool's p95 is 4.")
-    assert "host1 gets 0% of the requests instead of 33%" in follow.why
+    assert re.match(r"the pool's p95 \d+\.\d -> 4\.\d ms", follow.why)
+    assert follow.why.endswith(", host1's share of the requests 33% -> 0%: 10 s after the weight 100 -> 0")
 
 
 def test_a_move_that_is_cut_short_is_reported_when_it_ends(site: DrivenHAProxy) -> None:
@@ -597,7 +597,7 @@ def test_a_move_that_is_cut_short_is_reported_when_it_ends(site: DrivenHAProxy) 
         site.cycle()
     recorded = [change for change in site.changes() if change.what == "outcome"]
     assert [change.follows for change in recorded] == [down.id, up.id]
-    assert recorded[1].why.startswith("10 s after the weight went from 0 to 100, the pool's p95 is not known")
+    assert recorded[1].why.startswith("the pool's p95 is not known")
 
 
 def test_a_move_that_is_cut_short_at_once_has_no_outcome() -> None:

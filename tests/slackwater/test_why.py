@@ -18,7 +18,7 @@ from slackwater.views.reasons import of_change
 from slackwater.views.why import Episode, as_text, episode_of
 
 NOW = time.time()
-OUTCOME = "10 s after the weight went from 100 to 0, the pool's p95 is 4.9 ms (5.1 predicted) instead of 38.8"
+OUTCOME = "the pool's p95 38.8 -> 4.9 ms (5.1 predicted): 10 s after the weight 100 -> 0"
 
 
 def verdict(state: State, since_s: float, at_s: float, severity: float = 0.0, node: str = "web1") -> Verdict:
