@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / ".build"
+BUILD = (ROOT / ".build").resolve()
 DEBIAN = BUILD / "debian"
 BIN = BUILD / "bin"
 VENV = BUILD / "venv"
