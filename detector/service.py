@@ -169,7 +169,7 @@ class Detector:
         judge.lowered = {
             node_of.get(server.server, server.server)
             for server in cycle.servers
-            if cycle.mode == "act" and server.weight < server.baseline and server.cause in LOWERED_FOR
+            if cycle.mode == "act" and server.weight < server.full_weight and server.cause in LOWERED_FOR
         }
         self._silent.discard(cycle.pool)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slackwater.core.messages import Change, ServerState, Verdict
+from slackwater.core.messages import Change, Evenness, ServerState, Verdict
 from slackwater.lbengine.balancer import Snapshot
 from slackwater.lbengine.decision.decide import Decisions
-from slackwater.lbengine.decision.rates import Rates
+from slackwater.lbengine.decision.evenness import Advice
 from slackwater.lbengine.decision.state import PoolState
 from slackwater.lbengine.verdicts import is_failing
 
@@ -88,9 +88,8 @@ def cycle(
 def servers(
     snapshot: Snapshot,
     decisions: Decisions,
-    baselines: Mapping[str, int],
+    state: PoolState,
     weights: Mapping[str, int],
-    rates: Rates,
     verdicts: Mapping[str, Verdict],
 ) -> list[ServerState]:
     """The pool's servers after a cycle.
@@ -98,6 +97,8 @@ def servers(
     `weights`: the weights that the cycle has set; other servers have that of `snapshot`. `verdicts`: by server; their
     response times, measured by the nodes, are preferred to the balancer's.
     """
+    rates, baselines = state.rates, state.baselines or {}
+    advice = state.calm_weights.advice or Advice("not_known")
     total_rps = sum(rates.rps.values()) if rates.rps else 0.0
     states = []
     for server in snapshot.servers:
@@ -113,7 +114,7 @@ def servers(
                 server=server.name,
                 condition=server.condition,
                 weight=weight,
-                baseline=baselines[server.name],
+                baseline=baselines[server.name].weight,
                 wanted=weight if decision is None else decision.position.weight,
                 rps=rps,
                 in_flight=None if server.uncounted else server.in_flight,
@@ -128,6 +129,16 @@ def servers(
                 failed_share=None if verdict is None else verdict.failed_share,
                 peers_failed_share=None if verdict is None else verdict.peers_failed_share,
                 maxconn=server.maxconn,
+                calm_weight=state.calm_weights.lowered.get(server.name),
+                carries=advice.carries.get(server.name),
+                advised=advice.weights.get(server.name),
             )
         )
     return states
+
+
+def evenness(advice: Advice | None) -> Evenness | None:
+    """How evenly the calm servers are filled, for the Cycle."""
+    if advice is None or advice.outcome == "not_known":
+        return None if advice is None else Evenness(advice.outcome)
+    return Evenness(advice.outcome, advice.mean, advice.fullest, advice.evened, advice.saved)

@@ -20,6 +20,7 @@ from slackwater.lbengine import describe
 from slackwater.lbengine.backends.table import balancer_of
 from slackwater.lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Snapshot
 from slackwater.lbengine.baseline import Baseline, BaselineError, BaselineStore, to_store
+from slackwater.lbengine.decision.evenness import CalmWeights
 from slackwater.lbengine.decision.state import Phase, PoolState, PoolView
 from slackwater.lbengine.decision.step import Actions, step, without
 from slackwater.lbengine.outcome.outcomes import ChangeOutcomes
@@ -110,7 +111,7 @@ class Engine:
         self.standby = who
         if forget:
             self.store.forget()
-        self.state = replace(self.state, phase="standby", limits={})
+        self.state = replace(self.state, phase="standby", limits={}, calm_weights=CalmWeights())
 
     def look_on(self) -> None:
         """Leaves `standby` although another lbengine drives the balancer: the pool is only observed, which needs no
@@ -141,6 +142,7 @@ class Engine:
                 baselines=stored,
                 positions={},
                 externally_controlled=frozenset(),
+                calm_weights=CalmWeights(),
                 adopt_limits=stored is not None,
             )
         if after_another:
@@ -171,16 +173,15 @@ class Engine:
         changes, remarks = self._carry_out(view, after, actions)
         self._outcomes.follow_up(changes)
         self._send_weights_to_nodes()
-        baselines = {name: baseline.weight for name, baseline in (self.state.baselines or {}).items()}
         observing = not self.acting
         positions = {} if observing else {name: position.weight for name, position in self.state.positions.items()}
         shown, verdicts = (view.snapshot, actions.decisions), actions.findings.verdicts
         sentence = describe.cycle(self.pool.name, self.state, *shown, changes, remarks, verdicts, observing=observing)
-        servers = describe.servers(*shown, baselines, positions, self.state.rates, verdicts)
+        servers = describe.servers(*shown, self.state, positions, verdicts)
         self.at_rest = _is_at_rest(view, servers)
         self._last_known, self._outage_since_unix_s = servers, None
         cycle = self._cycle(view.snapshot, sentence)
-        cycle.servers = servers
+        cycle.servers, cycle.evenness = servers, describe.evenness(self.state.calm_weights.advice)
         self.outbox.append(cycle)
         return sentence
 
@@ -367,7 +368,7 @@ class Engine:
 
 
 def _is_at_rest(view: PoolView, servers: Sequence[ServerState]) -> bool:
-    """Whether every server has its baseline weight and is to keep it, and every node is calm and sees its own requests.
+    """Whether every server has its full weight and is to keep it, and every node is calm and sees its own requests.
 
     A node that does not see them is known to the detector only by the balancer's figures in each Cycle, so Cycles must
     go on coming often.
@@ -376,6 +377,6 @@ def _is_at_rest(view: PoolView, servers: Sequence[ServerState]) -> bool:
     return (
         bool(view.verdicts)
         and not any(overrides)
-        and all(server.weight == server.baseline == server.wanted for server in servers)
+        and all(server.weight == server.full_weight == server.wanted for server in servers)
         and all(verdict.state == "calm" and verdict.rps is not None for verdict in view.verdicts.values())
     )

@@ -42,9 +42,20 @@ METRICS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("slackwater_pool_balancer_away", ("pool",), "1 while the balancer does not answer, or refuses what is asked."),
     ("slackwater_pool_response_seconds", ("pool", "quantile"), "Response time over the pool's requests."),
     ("slackwater_pool_target_seconds", ("pool", "quantile"), "The target of the settings."),
+    (
+        "slackwater_pool_utilisation_max_over_mean",
+        ("pool",),
+        "Utilisation of the fullest server over the mean, in calm, over half an hour; 1 is even.",
+    ),
+    (
+        "slackwater_pool_servers_saved",
+        ("pool",),
+        "Servers of mean size that weights by capacity could save, with the fullest server as full as now.",
+    ),
     ("slackwater_node_state", ("pool", "node", "state"), "1 for the state that the node is in."),
     ("slackwater_server_weight", ("pool", "node"), "Weight now."),
     ("slackwater_server_baseline_weight", ("pool", "node"), "Weight that the site gave it."),
+    ("slackwater_server_full_weight", ("pool", "node"), "Weight that it has when nothing is wrong."),
     ("slackwater_server_wanted_weight", ("pool", "node"), "Weight that lbengine wants."),
     ("slackwater_server_share", ("pool", "node"), "Share of the pool's requests, 0 to 1."),
     ("slackwater_server_errors_per_second", ("pool", "node"), "Requests that failed there, as the balancer saw them."),
@@ -102,6 +113,7 @@ METRICS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 SERVER_FIELDS = {
     "weight": ("slackwater_server_weight", 1.0),
     "baseline": ("slackwater_server_baseline_weight", 1.0),
+    "full_weight": ("slackwater_server_full_weight", 1.0),
     "wanted": ("slackwater_server_wanted_weight", 1.0),
     "share": ("slackwater_server_share", 1.0),
     "rps": ("slackwater_node_requests_per_second", 1.0),
@@ -109,6 +121,10 @@ SERVER_FIELDS = {
     "cpu": ("slackwater_node_cpu_utilisation", 1.0),
 }
 """Field of a view's row -> metric and its factor."""
+REASONS = frozenset(
+    ("slow", "errors", "tried", "fast", "calm", "capacity", "overload", "all_slow", "unknown", "pinned", "governor")
+)
+"""Causes of Changes that are reasons of their own."""
 Value = tuple[str, tuple[str, ...], float]
 """A metric's name, its labels' values, and its value."""
 MaybeValue = tuple[str, tuple[str, ...], float | None]
@@ -163,6 +179,8 @@ def _pools(reader: JournalReader, views: dict[str, PoolStatus]) -> Iterator[Mayb
         if view.mode is not None:
             yield "slackwater_pool_acting", (pool.name,), view.mode == "act"
             yield "slackwater_pool_paused", (pool.name,), view.paused
+        yield "slackwater_pool_utilisation_max_over_mean", (pool.name,), view.max_over_mean
+        yield "slackwater_pool_servers_saved", (pool.name,), view.servers_saved
         measured = (("0.95", view.rt_p95_ms, pool.target_p95_ms), ("0.99", view.rt_p99_ms, pool.target_p99_ms))
         for quantile, value_ms, target_ms in measured:
             if value_ms is not None:
@@ -236,8 +254,7 @@ def reason_of(change: Change) -> str:
     """A Change's reason as one of few words: the state it was made for, or what was done."""
     if change.cause in ("interference", "not_shown", "no_gain"):
         return "interference"
-    as_they_are = ("slow", "errors", "tried", "fast", "calm", "overload", "all_slow", "unknown", "pinned", "governor")
-    if change.cause in as_they_are:
+    if change.cause in REASONS:
         return change.cause
     if change.what == "replace" and change.cause is not None:
         return change.cause

@@ -175,12 +175,11 @@ def published(snapshot: Snapshot) -> None:
     assert all(0 <= server.weight <= snapshot.most_weight for server in snapshot.servers)
     view = PoolView(now_s=1.0, snapshot=snapshot, verdicts={})
     state, actions = step(PoolState("acting"), view, POOL, config.LbengineSettings())
-    baselines = {name: baseline.weight for name, baseline in (state.baselines or {}).items()}
     sentence = describe.cycle(
         "web", state, snapshot, actions.decisions, [], actions.findings.remarks, {}, observing=False
     )
     cycle = Cycle(1, "web", 1.0, "act", False, snapshot.balance, "optimal", messages.shortened(sentence), [])
-    cycle.servers = describe.servers(snapshot, actions.decisions, baselines, {}, state.rates, {})
+    cycle.servers = describe.servers(snapshot, actions.decisions, state, {}, {})
     for payload in payloads(cycle, "web", MAX_PAYLOAD_BYTES):
         messages.decode("cycle", payload)
 

@@ -16,9 +16,10 @@ from slackwater.core.config import LbengineSettings, PoolSettings
 from slackwater.core.messages import SLOW_ALONE, DecisionCause, Verdict
 from slackwater.lbengine.balancer import Server
 from slackwater.lbengine.baseline import Baseline
-from slackwater.lbengine.decision import alike, belief, explain, guard, limits, position
+from slackwater.lbengine.decision import alike, belief, explain, guard, kept, limits, position
 from slackwater.lbengine.decision.alike import HeldRequests
 from slackwater.lbengine.decision.calm import Calm
+from slackwater.lbengine.decision.evenness import CalmWeights
 from slackwater.lbengine.decision.explain import Reason
 from slackwater.lbengine.decision.loads import Load, calm_capacity, capacities
 from slackwater.lbengine.decision.position import Position, Requests
@@ -27,8 +28,6 @@ from slackwater.lbengine.decision.split import Share, split, step_of
 from slackwater.lbengine.decision.state import PoolState, PoolView
 from slackwater.lbengine.verdicts import age_s, is_failing
 
-UNLIKELY = 0.05
-"""A server whose neighbour is less likely than this is calm without doubt."""
 FEW_REQUESTS = 16
 """A trial begins with so many requests, or fewer where these show sooner whether they are slow."""
 FEW_LEAST_S, FEW_MOST_S = 1.0, 2.0
@@ -65,6 +64,8 @@ class Decisions:
     """The sums over the calm pool after this turn; None where it adds nothing."""
     held: Mapping[str, HeldRequests] = field(default_factory=dict)
     """As `PoolState.held`, after this turn."""
+    calm_weights: CalmWeights | None = None
+    """As `PoolState.calm_weights`, after this turn; None where nothing is decided."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class _Servers:
 
     usable: list[Server]
     movable: dict[str, int]
-    """Baseline weights of those that may be moved."""
+    """Full weights of those that may be moved: in what follows a server's baseline is its full weight."""
     pins: dict[str, int]
     """Weights at which operators pinned some of these."""
 
@@ -131,7 +132,9 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
         moves[name] = replace(moves[name], reason=replace(moves[name].reason, cause="not_drained"))
     moves |= _bounded(moves, reduce | drains, servers, view, pool)
     decisions = {name: _decision(state, view, name, moves[name], pool, settings) for name in servers.movable}
-    return Decisions(decisions, admission.panic, _calm(state, view, servers, loads), held)
+    calm = kept.calm(state, view, servers.usable, loads)
+    calm_weights = kept.calm_weights(state, view, pool, servers.movable, loads)
+    return Decisions(decisions, admission.panic, calm, held, calm_weights)
 
 
 # -- who takes part ---------------------------------------------------------------------------------------------------
@@ -140,7 +143,11 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
 def _servers(state: PoolState, view: PoolView) -> _Servers:
     baselines, others = state.baselines or {}, state.externally_controlled
     usable = [server for server in view.snapshot.servers if _is_usable(server, baselines, others)]
-    movable = {server.name: baselines[server.name].weight for server in usable if server.name not in others}
+    movable = {
+        server.name: baselines[server.name].weight if server.name in view.pins else state.full_weight(server.name)
+        for server in usable
+        if server.name not in others
+    }
     pins = {name: min(pin.weight, movable[name]) for name, pin in view.pins.items() if name in movable}
     return _Servers(usable, movable, pins)
 
@@ -179,7 +186,7 @@ def _load(state: PoolState, view: PoolView, servers: _Servers, server: Server, r
     verdict, rates = view.verdicts.get(name), state.rates
     held_by_others = name in state.externally_controlled
     weight = server.weight if held_by_others else state.positions[name].weight
-    configured = (state.baselines or {})[name].weight
+    configured = servers.movable.get(name, (state.baselines or {})[name].weight)
     baseline = server.weight if held_by_others else servers.pins.get(name, configured)
     part = baseline / configured if configured > 0 else 1.0
     rps = None if rates.rps is None else rates.rps.get(name)
@@ -304,6 +311,9 @@ def _back(
         return _Move(position.silent(before, baseline, view.now_s), Reason("unknown", verdict))
     if admission.panic:
         return _Move(there, Reason("panic", verdict, panic=admission.panic))
+    configured, is_step = (state.baselines or {})[name].weight, before.moved_s is None and before.weight > baseline
+    if baseline < configured and (verdict.state == "calm" or (verdict.state == "overload" and is_step)):
+        return _Move(there, Reason("capacity", full=state.calm_weights.full(name, configured)))
     if verdict.state not in SLOW_ALONE or verdict.state in pool.causes_off:
         return _Move(there, Reason(verdict.state, verdict))
     if admission.fails:
@@ -377,17 +387,3 @@ def _decision(
         )
     why, short = explain.words(reason, pool, settings)
     return Decision(move.position, reason.cause, why, short, maxconn)
-
-
-def _calm(state: PoolState, view: PoolView, servers: _Servers, loads: Collection[Load]) -> Calm | None:
-    """The sums over the calm pool, with this turn's look; None unless all servers are calm and counted."""
-    rates = state.rates
-    if view.snapshot.counts == "connections" or any(server.uncounted for server in servers.usable):
-        return None
-    if not rates.total_rps:
-        return None
-    states = {view.verdicts[load.server].state if load.server in view.verdicts else None for load in loads}
-    if states != {"calm"} or any(load.probability >= UNLIKELY or load.weight != load.baseline for load in loads):
-        return None
-    held = sum(server.in_flight for server in servers.usable)
-    return state.calm.after(view.now_s, held, rates.total_rps)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from slackwater.core.config import LbengineSettings, PoolSettings
 from slackwater.core.messages import DecisionCause, Verdict
+from slackwater.lbengine.decision.evenness import Full
 from slackwater.lbengine.decision.split import Share
 
 
@@ -27,6 +28,8 @@ class Reason:
     """What a person or the second stage asked for: a pin, a drain, or a hold."""
     keeps: int = 0
     """The weight that a server to drain keeps, for which the others have no room."""
+    full: Full | None = None
+    """The weight in calm that is not the baseline."""
     limit: str = ""
     """Who asked for a lower `maxconn`, and why; empty where that is set already."""
 
@@ -84,6 +87,8 @@ def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) ->
             return _slow_alone(reason)
         case "calm" | "limited":
             return _same("calm")
+        case "capacity":
+            return _same(_capacity(reason.full))
         case "unknown":
             return f"unknown: {_seen(reason)}", ("unknown", _seen(reason))
         case state:
@@ -165,3 +170,12 @@ def _warning(reason: Reason, pool: PoolSettings) -> str:
     if reason.others_filled is None:
         return ""
     return f"; warning: the others are predicted to be {reason.others_filled:.0%} full, above {pool.u_threshold:.0%}"
+
+
+def _capacity(full: Full | None) -> str:
+    if full is None:
+        return "calm"
+    weight = f"so its weight in calm is {full.weight} instead of {full.baseline}"
+    if full.carries is None:
+        return f"it carries less for its weight than other servers did, {weight}"
+    return f"it carries {full.carries:.2f} of what {full.strongest} carries for its weight, {weight}"

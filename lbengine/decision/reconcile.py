@@ -57,7 +57,11 @@ def reconcile(state: PoolState, view: PoolView, pool: PoolSettings) -> tuple[Poo
         slow = {name for name, verdict in verdicts.items() if verdict.state in SLOW_ALONE}
         forgiving = restarted or now_s < state.grace_until_s
         state, external = _reconcile_weights(state, view, baselines, slow, forgiving)
-    state = replace(state, baselines=baselines)
+    known = state.baselines or {}
+    calm_weights = state.calm_weights.in_phase(state.phase)
+    if external or any(name in known and known[name].weight != new.weight for name, new in baselines.items()):
+        calm_weights = calm_weights.undone(now_s)
+    state = replace(state, baselines=baselines, calm_weights=calm_weights)
     remarks += [f"baseline: {text}" for text in news]
     remarks += [
         f"{name} {ours} -> {held_by_others} by someone else" for name, (ours, held_by_others) in external.items()

@@ -11,6 +11,7 @@ from slackwater.lbengine.balancer import Snapshot
 from slackwater.lbengine.baseline import Baseline
 from slackwater.lbengine.decision.alike import HeldRequests
 from slackwater.lbengine.decision.calm import Calm
+from slackwater.lbengine.decision.evenness import CalmWeights
 from slackwater.lbengine.decision.position import Position
 from slackwater.lbengine.decision.rates import Rates
 from slackwater.lbengine.overrides.overrides import Pin
@@ -43,6 +44,7 @@ class PoolState:
     calm: Calm = field(default_factory=Calm)
     held: Mapping[str, HeldRequests] = field(default_factory=dict)
     """By server, of those whose nodes call them slow."""
+    calm_weights: CalmWeights = field(default_factory=CalmWeights)
     last: Snapshot | None = None
     """The snapshot of the turn before; None before the first look."""
     started_s: float | None = None
@@ -50,6 +52,10 @@ class PoolState:
     grace_until_s: float = 0.0
     """After a takeover: until this time a weight that changes is being restored by the lbengine before. It does not
     count as someone else's."""
+
+    def full_weight(self, server: str) -> int:
+        """The weight that the server has when nothing is wrong: its baseline, or its weight in calm."""
+        return self.calm_weights.of(server, (self.baselines or {})[server].weight)
 
 
 @dataclass(frozen=True)

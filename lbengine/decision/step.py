@@ -145,6 +145,7 @@ def _decided(state: PoolState, decisions: Decisions, values: Collection[WantedVa
         externally_limited=frozenset(still),
         calm=decisions.calm or state.calm,
         held=decisions.held,
+        calm_weights=decisions.calm_weights or state.calm_weights,
     )
 
 

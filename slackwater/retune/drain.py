@@ -108,4 +108,4 @@ def _is_idle(access: BusAccess, node: str) -> bool:
 def _is_back(access: BusAccess, node: str) -> bool:
     """It stands where the law wants it; a server that the law itself drains has no weight to come back to."""
     server = access.server(node)
-    return server is None or server.weight >= server.baseline or server.weight == server.wanted > 0
+    return server is None or server.weight >= server.full_weight or server.weight == server.wanted > 0

@@ -194,7 +194,7 @@ class RetunedPool(OrderedPool[RetunedNode]):
     async def _step_search(self, now_s: float, room: bool) -> None:
         for node in self.nodes.values():
             server = self._access.server(node.name)
-            full_weight = server is not None and server.weight >= server.baseline
+            full_weight = server is not None and server.weight >= server.full_weight
             node.full_weight_since_s = (node.full_weight_since_s or now_s) if full_weight else None
 
         def busy(node: RetunedNode) -> bool:

@@ -36,7 +36,7 @@ def exceptions(row: Row, title: str) -> list[str]:
         sentences.append(f"{_slow(row.rt_p95_now_ms, row.rt_p95_usual_ms)} the cause is not visible from the balancer")
     elif row.state != "calm" and not (row.state == "errors" and row.peers_failed_share is not None):
         sentences.append(STATES[row.state])
-    if row.weight is not None and row.baseline and row.weight != row.baseline and row.state in ("calm", "unknown"):
+    if row.weight is not None and row.baseline and row.weight != row.full_weight and row.state in ("calm", "unknown"):
         sentences.append(f"has weight {row.weight} of {row.baseline}{'' if row.decided else ', set by someone else'}")
     return sentences
 

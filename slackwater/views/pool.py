@@ -24,6 +24,7 @@ from slackwater.core.messages import (
     State,
     Verdict,
 )
+from slackwater.views.evenness import evenness, max_over_mean, servers_saved
 from slackwater.views.headline import beside_the_verdict, exceptions, headline
 from slackwater.views.percentile import pooled_ms
 from slackwater.views.percentiles import PoolPercentiles
@@ -90,6 +91,12 @@ class PoolStatus(msgspec.Struct, kw_only=True):
     rt_p95_ms: float | None = None
     """Over the requests of all servers; None when stale or without requests."""
     rt_p99_ms: float | None = None
+    evenness: str = ""
+    """What the servers carry in calm, and which weights would fill them alike; empty: not known yet, or stale."""
+    max_over_mean: float | None = None
+    """Utilisation in calm of the fullest server over the mean; None: not known."""
+    servers_saved: float | None = None
+    """Servers of mean size that other weights could save; None: not known."""
     rows: list[Row] = []
 
 
@@ -158,6 +165,7 @@ def pool_status(
             since_unix_s=verdict.since_unix_s if verdict is not None and state == verdict.state else None,
             weight=server.weight if server and not outage else None,
             baseline=server.baseline if server else None,
+            full_weight=server.full_weight if server else None,
             wanted=server.wanted if server and not outage else None,
             rps=_first(reading.rps if reading else None, server.rps if server and seen else None),
             share=_first(server.share if server else None, measured(reading)) if seen else None,
@@ -212,6 +220,9 @@ def pool_status(
         weights_unix_s=cycle.time_unix_s if cycle and stale else None,
         rt_p95_ms=pooled_ms(measured_now, 0.95),
         rt_p99_ms=pooled_ms(measured_now, 0.99),
+        evenness=evenness(cycle) if seen else "",
+        max_over_mean=max_over_mean(cycle) if seen else None,
+        servers_saved=servers_saved(cycle) if seen else None,
         rows=rows,
     )
 

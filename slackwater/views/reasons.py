@@ -50,9 +50,9 @@ def of_state(state: State | ChangeCause | None, resource: Resource | None) -> st
 
 def of_server(server: ServerState, resource: Resource | None, observes: bool) -> str:
     """Why a server has its weight, and what was done, in a sentence; empty where nothing is decided about it."""
-    if server.cause in SLOW_ALONE and server.wanted < server.baseline:
-        would = "would get" if observes else "gets"
-        return f"{of_state(server.cause, resource)}, so it {would} weight {server.wanted} instead of {server.baseline}"
+    if server.cause in SLOW_ALONE and server.wanted < server.full_weight:
+        weight = f"weight {server.wanted} instead of {server.full_weight}"
+        return f"{of_state(server.cause, resource)}, so it {'would get' if observes else 'gets'} {weight}"
     if server.cause not in DECISIONS:
         return server.why
     return DECISIONS[server.cause]

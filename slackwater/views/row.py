@@ -94,6 +94,8 @@ class Row(msgspec.Struct):
     """`why` in a sentence."""
     percentiles: ServerPercentiles | None = None
     """Percentiles of its response times over the last minutes; None for a node that is no server of this backend."""
+    full_weight: int | None = None
+    """The weight that it has when nothing is wrong."""
     exceptions: list[str] = []
     """Why it does not count as calm: `is down in HAProxy`."""
 

@@ -15,6 +15,7 @@ from slackwater.core.journal.pool_totals import Begin, begins, observed_s, slow_
 from slackwater.core.messages import Change, ChangeCause, Cycle, EpisodeMark, Mode, Resource, State
 from slackwater.views.change_lines import with_trials_as_one
 from slackwater.views.chronic import Machine, rank
+from slackwater.views.evenness import evenness
 from slackwater.views.harm import Harm, Measure, Run, end_of, finest_steps, harm, measure, off_by, runs, until_of
 from slackwater.views.replacements import HEARD_S, replaced
 from slackwater.views.together import leading, together
@@ -27,8 +28,8 @@ WEEK_DAYS = 7
 MOST_EPISODES = 100
 """This many of a pool's episodes, the newest, are measured and listed."""
 MOST_CHANGES = 20_000
-NOT_DECIDED: frozenset[ChangeCause | None] = frozenset(("not_set", "put_back", "sent_again"))
-"""Causes of weight changes that no decision made."""
+NOT_DECIDED: frozenset[ChangeCause | None] = frozenset(("not_set", "put_back", "sent_again", "capacity"))
+"""Causes of weight changes that no decision about a slow server made."""
 FALSE: frozenset[EpisodeMark] = frozenset(("deploy", "backup", "false_alarm"))
 """Marks of episodes in which no neighbour was at work."""
 OUTCOMES_S = 90 * DAY_S
@@ -116,6 +117,8 @@ class PoolWeek(msgspec.Struct, kw_only=True):
     observed_s: float
     """Seconds of the hours with Samples."""
     target_p95_ms: float
+    evenness: str
+    """What the servers carry in calm now, and which weights would fill them alike; empty: not known yet."""
     predictions_off_by: float | None
     """Nine of ten outcomes were within this factor of their predictions; None: too few are known."""
     totals: Totals
@@ -207,6 +210,7 @@ def _of_pool(
         paused=cycle.paused if cycle else False,
         observed_s=observed,
         target_p95_ms=pool.target_p95_ms,
+        evenness=evenness(cycle),
         predictions_off_by=off,
         totals=totals,
         acting=None if cycle is None else _acting(journal, pool, cycle, decided, since),

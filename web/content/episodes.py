@@ -236,7 +236,7 @@ def _static(
     cycle = journal.latest_cycle(pool.name)
     if cycle is None:
         return None, False, "no estimate: the baseline weights are not known"
-    baselines = {pool.servers.get(server.server, server.server): float(server.baseline) for server in cycle.servers}
+    baselines = {pool.servers.get(server.server, server.server): float(server.full_weight) for server in cycle.servers}
     if static_weights.stayed(during, baselines):
         return _felt(_means(during)), True, "All weights were at their baselines, so it was measured."
     if cycle.weights_mean is None:

@@ -137,6 +137,8 @@ class ShownPool(msgspec.Struct):
     """What the rows leave out."""
     drawn: list[str]
     """The nodes whose series are drawn, in the table's order; empty: all."""
+    evenness: str
+    """What the servers carry in calm, and which weights would fill them alike; empty: not known yet."""
     rows: list[ShownRow]
     percentiles: list[ShownPercentiles]
     """Of the servers with a row; empty where no server has any, as where all have monitors."""
@@ -164,7 +166,7 @@ def show(
         if slow is not None and slow.rt_p95_ms is not None
         else ""
     )
-    reduced = [row.node for row in view.rows if share_of(row.weight, row.baseline) < 1.0]
+    reduced = [row.node for row in view.rows if share_of(row.weight, row.full_weight) < 1.0]
     p95_target = settings.target_p95_ms if settings else 0.0
     p99_target = settings.target_p99_ms if settings else 0.0
     rows = view.rows
@@ -202,6 +204,7 @@ def show(
         moved_note="" if view.stale or not reduced else ", ".join(reduced[:3]) + ("…" if len(reduced) > 3 else ""),
         strip="".join(badge(row).symbol for row in view.rows) if not all_rows and len(view.rows) > FEW else "",
         calm_note=f"{left_out} of {len(view.rows)} servers are not listed here" if left_out else "",
+        evenness=f"Unequal servers: {view.evenness}." if view.evenness else "",
         drawn=drawn(view, MOST_DRAWN if all_rows else FEW),
         rows=[_row(row, view, now_unix_s) for row in rows],
         percentiles=[_percentiles(row) for row in rows if row.percentiles is not None] if are_measured else [],
@@ -278,11 +281,11 @@ def _episode(episode: Episode, view: PoolStatus, changes: Sequence[Change], now_
     )
     seen = next((made.by for made in since if made.what == "acknowledge"), "")
     done = "nothing was changed"
-    if row is not None and row.weight is not None and row.baseline is not None and not view.stale:
-        if row.weight < row.baseline:
+    if row is not None and row.weight is not None and row.full_weight is not None and not view.stale:
+        if row.weight < row.full_weight:
             gets = f", it gets {percent(row.share)} of the requests" if row.share is not None else ""
-            done = f"weight {row.baseline} → {row.weight}{gets}"
-        elif view.mode == "observe" and row.wanted is not None and row.wanted < row.baseline:
+            done = f"weight {row.full_weight} → {row.weight}{gets}"
+        elif view.mode == "observe" and row.wanted is not None and row.wanted < row.full_weight:
             done = f"observe mode: the weight would be {row.wanted} instead of {row.weight}"
         elif view.paused:
             done = "nothing: the pool is paused"

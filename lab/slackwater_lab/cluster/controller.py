@@ -36,8 +36,16 @@ STOP_S = 15.0
 FRESH_S = 2.0
 
 
-def controller_toml(pools: Sequence[str], admin_socket: Path, web_listen: str, mode: Mode, law: Law = "optimal") -> str:
-    """The controller's file, all else at its defaults."""
+def controller_toml(
+    pools: Sequence[str],
+    admin_socket: Path,
+    web_listen: str,
+    mode: Mode,
+    law: Law = "optimal",
+    balance_step_s: float | None = None,
+) -> str:
+    """The controller's file, all else at its defaults. With `balance_step_s` it balances capacity in calm."""
+    balance = "" if balance_step_s is None else f"balance_capacity = true\nbalance_step_s = {balance_step_s}\n"
     sections = "".join(
         f"""\
 [[pool]]
@@ -46,7 +54,7 @@ backend = "{pool}"
 socket = "{admin_socket}"
 mode = "{mode}"
 law = "{law}"
-
+{balance}
 """
         for pool in pools
     )
@@ -139,10 +147,20 @@ def start_monitor(lab: Lab, host: Host, env: Mapping[str, str] | None = None, of
 class Controller:
     """Slackwater over the lab's balancer. In `observe` mode it decides and records, in `act` it sets weights."""
 
-    def __init__(self, lab: Lab, mode: Mode, law: Law = "optimal", *, monitors: bool = True) -> None:
-        """`monitors`: the guests have monitors; without, servers are judged by what their balancer sees."""
+    def __init__(
+        self,
+        lab: Lab,
+        mode: Mode,
+        law: Law = "optimal",
+        *,
+        monitors: bool = True,
+        balance_step_s: float | None = None,
+    ) -> None:
+        """`monitors`: the guests have monitors; without, servers are judged by what their balancer sees.
+        `balance_step_s`: as for `controller_toml`."""
         self.lab = lab
         self.law: Law = law
+        self.balance_step_s = balance_step_s
         self.monitors = monitors
         self.web = f"127.0.0.1:{free_port(8099)}"
         self.dashboard = f"http://{self.web}"
@@ -155,7 +173,7 @@ class Controller:
         """Writes the controller's file; in force from the next start."""
         bus.prepare(self.lab.hosts)
         where = pools_of(self.lab.hosts), self.lab.balancer.admin_socket, self.web
-        text = controller_toml(*where, mode, self.law)
+        text = controller_toml(*where, mode, self.law, self.balance_step_s)
         CONTROLLER_FILE.write_text(text)
 
     def start(self, monitors: Callable[[], list[Running]] | None = None) -> None:

@@ -37,7 +37,7 @@ def answers(recorded: Recorded) -> dict[str, Any]:
     marks = recorded.marks
     scenario = named(recorded.run.scenario)
     assert scenario is not None
-    members = hosts(max(scenario.hosts) + 1)
+    members = hosts(max(scenario.hosts, default=-1) + 1)
     noisy = {members[number].name for number in scenario.hosts}
     beside = recorded.facts["neighbours"]
     times: dict[str, Any] = {

@@ -20,7 +20,7 @@ from slackwater_lab.options import json_option, minutes_option, out_option, prog
 if TYPE_CHECKING:
     from slackwater.detector.classify.tree import Model
 
-POLICIES = ("static", "slackwater", "slackwater-lb", "ice", "oracle", "oracle-split")
+POLICIES = ("static", "slackwater", "slackwater-even", "slackwater-lb", "ice", "oracle", "oracle-split")
 BALANCES = (
     *("roundrobin", "leastconn", "random2", "bounded-random", "peak-ewma", "peak-ewma-2", "prequal-60", "prequal-84"),
     *("nginx-least-time", "traefik-least-time", "knapsack"),
@@ -71,7 +71,12 @@ class Remembering(click.Command):
 @click.option(
     "--episode", "episode_s", type=float, default=30.0, show_default=True, help="Mean length in s; 0: for ever."
 )
-@click.option("--seconds", type=float, default=120.0, show_default=True, help="Measured time, after 30 s of warm-up.")
+@click.option("--seconds", type=float, default=120.0, show_default=True, help="Measured time, after the warm-up.")
+@click.option("--warm-up", "warm_up_s", type=float, default=30.0, show_default=True, help="Time in s before that.")
+@click.option(
+    "--size", "sizes", multiple=True, type=float, help="Size of each server, repeatable, in any unit.  [default: alike]"
+)
+@click.option("--quota", "quota_cores", type=float, default=0.0, show_default=True, help="Mean CPU quota; 0: none.")
 @click.option(
     "--capacity", "capacity_rps", type=float, default=250.0, show_default=True, help="Requests/s of a server."
 )

@@ -9,7 +9,14 @@ from functools import partial
 from slackwater_lab.cluster.lab import Lab
 from slackwater_lab.cluster.peers import PEERS
 from slackwater_lab.experiment.decisions import AgentCheck, Outlier
-from slackwater_lab.experiment.policy_runners import AgentRunner, OracleRunner, PeerRunner, PolicyRunner, SampleRunner
+from slackwater_lab.experiment.policy_runners import (
+    BALANCE_STEP_S,
+    AgentRunner,
+    OracleRunner,
+    PeerRunner,
+    PolicyRunner,
+    SampleRunner,
+)
 from slackwater_lab.experiment.policy_runners import SlackwaterRunner as Slackwater
 from slackwater_lab.experiment.retuning import TwoStageRunner, WebServerRunner
 from slackwater_lab.experiment.scenarios import Scenario
@@ -32,6 +39,7 @@ def _outlier(lab: Lab, scenario: Scenario) -> PolicyRunner:
     return SampleRunner(lab, scenario, Outlier())
 
 
+EVEN = partial(Slackwater, balance_step_s=BALANCE_STEP_S)
 ALONE = partial(Slackwater, monitors=False)
 POLICIES: dict[str, Policy] = {
     "static": Policy("roundrobin", "HAProxy's `roundrobin` with its configured weights", PolicyRunner),
@@ -45,6 +53,9 @@ POLICIES: dict[str, Policy] = {
     "ice": Policy("roundrobin", "ICE, ICAC 2015: threshold law and knobs", TwoStageRunner),
     "slackwater": Policy("roundrobin", "Slackwater as it comes, with monitors, on `roundrobin`", Slackwater),
     "slackwater-lc": Policy("leastconn", "Slackwater with monitors, on `leastconn`", Slackwater),
+    "slackwater-even": Policy("roundrobin", "Slackwater that balances capacity, on `roundrobin`", EVEN),
+    "slackwater-even-random": Policy("random(2)", "Slackwater that balances capacity, on `random(2)`", EVEN),
+    "slackwater-even-lc": Policy("leastconn", "Slackwater that balances capacity, on `leastconn`", EVEN),
     "slackwater-lb-lc": Policy("leastconn", "Slackwater without monitors, on `leastconn`", ALONE),
     "slackwater-lb-random": Policy("random(2)", "Slackwater without monitors, on `random(2)`", ALONE),
     "observed-lc": Policy(

@@ -14,6 +14,7 @@ from pathlib import Path
 from slackwater.core.config import Law
 from slackwater.core.messages import WSENGINE, Change, Mode, Sample, Verdict
 from slackwater.detector.service import BASELINES
+from slackwater.lbengine.decision.evenness import SEEN_S
 from slackwater_lab.cluster.background import Background
 from slackwater_lab.cluster.balancer import BASE_WEIGHT
 from slackwater_lab.cluster.bus import STATE_DIR, forget
@@ -31,6 +32,10 @@ from slackwater_lab.experiment.steady import WARM_UP_S, at_baseline, set_weights
 READY_S = 15.0
 MONITORS_LEARN_S = 8.0
 """A monitor sends Samples by event when it has seen what is usual for some ten seconds."""
+BALANCE_STEP_S = 10.0
+"""Time between two steps of weights in calm: an hour would be too long for a laboratory."""
+MOST_STEPS = 6
+"""Steps after which these weights stay."""
 MONITOR = "slackwater-monitor of "
 
 
@@ -90,8 +95,10 @@ class PolicyRunner:
 
     def is_calm(self) -> bool:
         """Whether all weights are the usual ones, and each server was judged calm last."""
-        if not at_baseline(self.lab):
-            return False
+        return at_baseline(self.lab) and self.judges_calm()
+
+    def judges_calm(self) -> bool:
+        """Whether each server was judged calm last, if any is judged."""
         if self.judged is None:
             return True
         latest = {verdict.node: verdict.state for verdict in list(self.judged.heard)}
@@ -148,7 +155,8 @@ class OracleRunner(PolicyRunner):
 class SlackwaterRunner(PolicyRunner):
     """Slackwater itself: the real controller, with one of its laws.
 
-    Without `monitors` servers are judged by what their balancer sees.
+    Without `monitors` servers are judged by what their balancer sees. With `balance_step_s` it balances capacity in
+    calm, a step each time.
     """
 
     learns = True
@@ -161,15 +169,18 @@ class SlackwaterRunner(PolicyRunner):
         *,
         mode: Mode = "act",
         monitors: bool = True,
+        balance_step_s: float | None = None,
     ) -> None:
         super().__init__(lab, scenario)
+        self._balance_step_s = balance_step_s
         self._law: Law = law
         self._mode: Mode = mode
         self._monitors = monitors
 
     def begin(self) -> None:
         forget()
-        controller = Controller(self.lab, self._mode, self._law, monitors=self._monitors)
+        step_s = self._balance_step_s
+        controller = Controller(self.lab, self._mode, self._law, monitors=self._monitors, balance_step_s=step_s)
         kept, own = self._learnt / BASELINES, STATE_DIR / BASELINES
         if kept.exists():
             shutil.copy(kept, own)
@@ -181,12 +192,18 @@ class SlackwaterRunner(PolicyRunner):
 
     def learn_s(self, demand: Demand) -> float:
         """The detector keeps its baselines until the lab's end, monitors what is usual until their own."""
+        if self._balance_step_s is not None:
+            return WARM_UP_S + SEEN_S + MOST_STEPS * self._balance_step_s
         known = self._learnt / f"{demand.rate_rps}-{demand.clients}"
         if known.exists():
             return MONITORS_LEARN_S if self._monitors else 0.0
         known.parent.mkdir(parents=True, exist_ok=True)
         known.touch()
         return WARM_UP_S
+
+    def is_calm(self) -> bool:
+        """As of any policy; balanced weights in calm are not the configured ones."""
+        return super().is_calm() if self._balance_step_s is None else self.judges_calm()
 
     @property
     def _learnt(self) -> Path:

@@ -194,7 +194,8 @@ def _measured(
         end_s = time.monotonic()
         requests = joined([load.finish() for load in loads])
     past = sorted(neighbours.past, key=lambda noise: noise.on_mono_s)
-    off_s = max(noise.off_mono_s or noise.on_mono_s for noise in past)
+    on_s = past[0].on_mono_s if past else on_s
+    off_s = max((noise.off_mono_s or noise.on_mono_s for noise in past), default=on_s + scenario.seconds)
     weights = [
         (look.mono_s - begin_s, server, weight, look.requests[server])
         for look in watch.history
@@ -202,7 +203,7 @@ def _measured(
     ]
     recorded = Recorded(
         run=run,
-        marks=Marks(SETTLE_S, past[0].on_mono_s - begin_s, off_s - begin_s, end_s - begin_s),
+        marks=Marks(SETTLE_S, on_s - begin_s, off_s - begin_s, end_s - begin_s),
         lost=requests.lost_count,
         due_s=requests.due_mono_s - begin_s,
         seconds=requests.seconds,
@@ -249,12 +250,12 @@ def _until_back(lab: Lab, runner: PolicyRunner, demand: Demand, watch: BalancerW
     load = lab.load(demand, BACK_WITHIN_S + MARGIN_S, runner.url)
     try:
         end_s = time.monotonic() + BACK_WITHIN_S
-        moved_s = time.monotonic()
+        moved_s, usual = time.monotonic(), watch.history[0].weight
         while (now_s := time.monotonic()) < end_s and now_s - moved_s < STAYS_S:
             runner.check()
             lab.check()
             load.check()
-            if any(weight != BASE_WEIGHT for weight in watch.history[-1].weight.values()):
+            if watch.history[-1].weight != usual:
                 moved_s = now_s
             time.sleep(POLL_S)
     finally:

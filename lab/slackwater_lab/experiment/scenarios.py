@@ -92,6 +92,9 @@ DEVICES = tuple(
     for number, (host, kind) in enumerate(((0, "disk"), (1, "pagecache"), (0, "flood")))
 )
 
+UNEVEN = (0.3, 0.4, 0.5)
+"""Cores of unequal hosts."""
+
 SCENARIOS: dict[str, Scenario] = {
     "one": Scenario("one of three noisy", _all_of(0)),
     "one-closed": Scenario("one of three noisy, closed loop of 24 clients", _all_of(0), clients=24),
@@ -108,9 +111,11 @@ SCENARIOS: dict[str, Scenario] = {
     "mixed": Scenario("three kinds, one after the other, beside two hosts", MIXED, seconds=24.0),
     "devices": Scenario("disk, page cache and network flooded, 7 s each, beside two hosts", DEVICES, seconds=23.0),
     "stress": Scenario("stress-ng's cache, stream, vm, hdd and cpu, 5 s each, beside two hosts", STRESS, seconds=29.0),
-    "uneven-hosts": Scenario(
-        "hosts of 0.3, 0.4 and 0.5 core, the middle one noisy", _all_of(1), quotas=(0.3, 0.4, 0.5)
-    ),
+    "uneven-hosts": Scenario("hosts of 0.3, 0.4 and 0.5 core, the middle one noisy", _all_of(1), quotas=UNEVEN),
+    **{
+        name: Scenario(f"hosts of 0.3, 0.4 and 0.5 core, all calm, at {load:.0%} load", (), 20.0, load, quotas=UNEVEN)
+        for name, load in (("uneven-calm", 0.8), ("uneven-calm-60", 0.6), ("uneven-calm-40", 0.4))
+    },
     "load-20": Scenario("one of three noisy at 20% load", _all_of(0), load=0.2),
     "load-80": Scenario("one of three noisy at 80% load", _all_of(0), load=0.8),
     "errors": Scenario("one of three answers 500 at once, for a minute", BROKEN, seconds=60.0),

@@ -25,9 +25,11 @@ from slackwater_lab.sim.balancers.table import BALANCERS
 from slackwater_lab.sim.signals import POOL
 
 BASE_WEIGHT = 100
+BALANCE_STEP_S = 10.0
+"""Time between two steps of weights in calm: an hour would be as long as a simulation."""
 
 
-def pool_settings(law: str = "optimal", max_mitigated: float = 0.5) -> PoolSettings:
+def pool_settings(law: str = "optimal", max_mitigated: float = 0.5, balances: bool = False) -> PoolSettings:
     """The pool as its settings would say. Raises msgspec.ValidationError for a law that there is none."""
     import msgspec
 
@@ -39,6 +41,8 @@ def pool_settings(law: str = "optimal", max_mitigated: float = 0.5) -> PoolSetti
         "mode": "act",
         "law": law,
         "max_mitigated": max_mitigated,
+        "balance_capacity": balances,
+        "balance_step_s": BALANCE_STEP_S,
     }
     return msgspec.convert(given, HAProxyPool)
 

@@ -44,7 +44,7 @@ class Driver:
             stale_after_s = max(1.0, STALE_PERIODS * setup.period_s)
             self._detecting = Detecting(stale_after_s=stale_after_s, model=model)
             settings = LbengineSettings(lease_s=max(3.0, 3 * setup.period_s))
-            pool = pool_settings(LAWS[policy])
+            pool = pool_settings(LAWS[policy], balances=policy == "slackwater-even")
             self._balancing = [Balancing(setup.names, setup.balance, pool, settings) for _ in range(setup.balancers)]
 
     @property

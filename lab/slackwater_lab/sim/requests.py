@@ -57,11 +57,12 @@ class Simulation:
         self.score = Score(setup, plan)
         self.driver = Driver(setup, policy, self.score, model)
         self.timeline = Timeline(setup.servers, plan)
-        self.servers = [Server(setup.children, setup.quota_cores) for _ in range(setup.servers)]
+        self.servers = [Server(setup.children, quota) for quota in setup.quotas().tolist()]
         self._processors = self._placed() if setup.machine_cores else []
         """Processors of each server; empty where each has its own."""
         capacities = setup.capacities()
-        self._work = ((setup.quota_cores or 1.0) / capacities).tolist()
+        self._cores = (setup.quotas() if setup.quota_cores else np.ones(setup.servers)).tolist()
+        self._work = (self._cores / capacities).tolist()
         rates = np.random.default_rng([setup.seed, 5])
         costs = np.random.default_rng([setup.seed, 6])
         rate = setup.load * float(capacities.sum())
@@ -229,7 +230,7 @@ class Simulation:
             seq,
             now_s,
             now_s - last_s,
-            cores=setup.quota_cores or 1.0,
+            cores=self._cores[number],
             cpu_s=used_s,
             waited_s=max(0.0, server.runnable_s - runnable_s - used_s),
             requests=len(answers),

@@ -12,10 +12,11 @@ from slackwater_lab.sim.balancers.table import BALANCERS
 from slackwater_lab.sim.episodes import Episode
 from slackwater_lab.sim.server import processors_of
 
-POLICIES = ("static", "slackwater", "slackwater-lb", "ice", "oracle", "oracle-split")
-"""`slackwater-lb` has no monitors, only what the balancer sees; `ice` is Slackwater's detector with ICE's threshold
-law; `oracle` knows what is taken, and when; so does `oracle-split`, which may keep any split and not only drain."""
-LAWS = {"slackwater": "optimal", "slackwater-lb": "optimal", "ice": "ice"}
+POLICIES = ("static", "slackwater", "slackwater-even", "slackwater-lb", "ice", "oracle", "oracle-split")
+"""`slackwater-even` balances capacity in calm; `slackwater-lb` has no monitors, only what the balancer sees; `ice` is
+Slackwater's detector with ICE's threshold law; `oracle` knows what is taken, and when; `oracle-split` too, which may
+keep any split and not only drain."""
+LAWS = {"slackwater": "optimal", "slackwater-even": "optimal", "slackwater-lb": "optimal", "ice": "ice"}
 WITHOUT_MONITORS = frozenset({"slackwater-lb"})
 WARM_UP_S = 30.0
 """Calm time before the first episode, by default: the detector learns what is normal."""
@@ -36,6 +37,8 @@ class Setup:
     """Mean capacity of a server in calm."""
     spread: float = 0.0
     """Standard deviation of the servers' capacities over their mean."""
+    sizes: tuple[float, ...] = ()
+    """Capacity of each server over the mean, and with a quota its quota; empty: all alike, but for `spread`."""
     balance: str = "roundrobin"
     balancers: int = 1
     """Load balancers in front of the same servers, each with its share of the load and its own lbengine."""
@@ -84,6 +87,7 @@ class Setup:
             ("load", self.load > 0, "more than 0"),
             ("capacity_rps", self.capacity_rps > 0, "more than 0"),
             ("spread", 0 <= self.spread <= 0.5, "0 to 0.5"),
+            ("sizes", len(self.sizes) in (0, self.servers) and all(size > 0 for size in self.sizes), "one a server"),
             ("balance", self.balance in BALANCERS, " or ".join(BALANCERS)),
             ("balancers", self.balancers >= 1, "1 or more"),
             (
@@ -142,7 +146,16 @@ class Setup:
         """(servers,) requests per second that each can serve in calm; the same for the same seed."""
         dice = np.random.default_rng([self.seed, 1])
         around = np.clip(dice.normal(1.0, self.spread, self.servers), 0.3, 2.0)
-        return np.asarray(self.capacity_rps * around)
+        return np.asarray(self.capacity_rps * around * self.parts())
+
+    def parts(self) -> Floats:
+        """(servers,) `sizes` with a mean of 1."""
+        sizes = np.array(self.sizes or [1.0] * self.servers)
+        return np.asarray(sizes / sizes.mean())
+
+    def quotas(self) -> Floats:
+        """(servers,) each server's `quota_cores`."""
+        return np.asarray(self.quota_cores * self.parts())
 
     def episodes(self) -> list[Episode]:
         """The episodes, which depend on the seed and not on the policy. A share below one server means one server."""

@@ -88,7 +88,8 @@ def _render(views: list[PoolStatus], now_unix_s: float, out: Console) -> Rendera
     parts: list[RenderableType] = []
     for view in views:
         sentence = f"last cycle: {view.sentence}" if view.stale and view.age_s is not None else view.sentence
-        parts += [_headline(view), *_table(view, now_unix_s, out), Text(sentence, style="dim"), Text()]
+        parts += [_headline(view), *_table(view, now_unix_s, out), Text(sentence, style="dim")]
+        parts += [Text(f"unequal servers: {view.evenness}", style="dim"), Text()] if view.evenness else [Text()]
     return Group(*parts[:-1])
 
 

@@ -73,7 +73,8 @@ def _acting(pool: PoolWeek) -> list[str]:
     acting = pool.acting
     if acting is None:
         return []
-    lines = [f"weight changes that were made: {acting.made}"] if acting.made else []
+    lines = [f"unequal servers: {pool.evenness}"] if pool.evenness else []
+    lines += [f"weight changes that were made: {acting.made}"] if acting.made else []
     if acting.lowest_weight is not None:
         lines.append(_lowered(acting))
     if pool.mode == "observe":

@@ -13,6 +13,7 @@ from slackwater.core.config.node_changes import (
     GovernorSettings,
     RetuneSettings,
 )
+from slackwater.core.config.otlp import OtlpSettings
 from slackwater.core.config.reading import load, parse, read
 from slackwater.core.config.replace import ReplaceSettings
 from slackwater.core.config.settings import (
@@ -24,7 +25,6 @@ from slackwater.core.config.settings import (
     JournalSettings,
     Law,
     LbengineSettings,
-    OtlpSettings,
     OwnBusSettings,
     PoolSettings,
 )

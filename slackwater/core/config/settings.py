@@ -26,6 +26,7 @@ from slackwater.core.config.kinds import (
     is_loopback_host,
 )
 from slackwater.core.config.node_changes import GovernorSettings, RetuneSettings
+from slackwater.core.config.otlp import OtlpSettings
 from slackwater.core.config.replace import ReplaceSettings
 from slackwater.core.messages import Mode, Name, ServerName, Switchable
 
@@ -114,9 +115,7 @@ class PoolSettings(Settings, frozen=True):
     """The patterns of its settings in words, as in PATTERNS_IN_WORDS."""
 
     name: Annotated[Name, Meta(description="the pool's name, as the nodes give it in their Samples")]
-    mode: Annotated[Mode, Meta(description="observe: decide and record, touch nothing; act: set the weights")] = (
-        "observe"
-    )
+    mode: Annotated[Mode, Meta(description="observe: decide and record, set nothing; act: set weights")] = "observe"
     law: Annotated[
         Law,
         Meta(description="optimal: least mean response time; ice: keep the predicted CPU below u_threshold"),
@@ -134,6 +133,12 @@ class PoolSettings(Settings, frozen=True):
     causes_off: Annotated[
         list[Switchable], Meta(description="states that are shown and change no weight: `errors`")
     ] = msgspec.field(default_factory=list)
+    balance_capacity: Annotated[
+        bool, Meta(description="give unequal servers weights in calm that fill them alike; false: only advise these")
+    ] = False
+    balance_step_s: Annotated[
+        Positive, Meta(description="least time between two steps of these weights, of a tenth of the baseline at most")
+    ] = 3600.0
     target_p95_ms: Annotated[
         float, Meta(ge=0, description="target of the p95 of response time, for the dashboard; 0: none")
     ] = 0.0
@@ -297,30 +302,6 @@ class JournalSettings(Settings, frozen=True):
     min_free_mb: Annotated[
         float, Meta(ge=0, description="megabytes of the disk that the journal leaves free, by the same order")
     ] = 1000.0
-
-
-class OtlpSettings(Settings, frozen=True):
-    """Metrics and episodes for an OpenTelemetry collector (OTLP over HTTP).
-
-    Needs the extra `otlp`: in a checkout `pip install '.[otlp]'`.
-    """
-
-    endpoint: Annotated[
-        str,
-        Meta(
-            pattern=WEB_URL_PATTERN,
-            description="URL of the collector, such as http://127.0.0.1:4318; `/v1/metrics` and `/v1/traces` are added."
-            " Empty: nothing is sent",
-        ),
-    ] = ""
-    headers_file: Annotated[
-        str, Meta(description="file with HTTP headers for it, a line `NAME: VALUE` each, closed to others; empty: none")
-    ] = ""
-    tls_ca: Annotated[
-        str, Meta(description="file with the authority (PEM) of its certificate; empty: the system's")
-    ] = ""
-    every_s: Annotated[float, Meta(ge=1, description="seconds between two sendings")] = 15.0
-    timeout_s: Annotated[float, Meta(gt=0, le=8, description="seconds in which it must take one sending")] = 5.0
 
 
 class ControllerSettings(Settings, frozen=True):

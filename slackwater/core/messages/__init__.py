@@ -10,7 +10,7 @@ from typing import TypeGuard
 
 import msgspec
 
-from slackwater.core.messages.balancing import LONGEST_ASK_S, Ask, Cycle, ServerState, Weight
+from slackwater.core.messages.balancing import LONGEST_ASK_S, Ask, Cycle, Evenness, ServerState, Weight
 from slackwater.core.messages.causes import (
     PUT_BACK,
     REPLACE_ENDS,
@@ -20,6 +20,7 @@ from slackwater.core.messages.causes import (
     CycleOutage,
     DecisionCause,
     EpisodeMark,
+    EvennessOutcome,
     Mode,
     Resource,
     ServerCondition,

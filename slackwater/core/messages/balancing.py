@@ -7,7 +7,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from slackwater.core.messages.causes import CycleOutage, DecisionCause, Mode, ServerCondition, WeightsMean
+from slackwater.core.messages.causes import (
+    CycleOutage,
+    DecisionCause,
+    EvennessOutcome,
+    Mode,
+    ServerCondition,
+    WeightsMean,
+)
 from slackwater.core.messages.fields import MOST, Count, Name, NonNegative, ServerName, Share, Version
 from slackwater.core.messages.sample import Traffic
 
@@ -79,6 +86,31 @@ class ServerState(msgspec.Struct, omit_defaults=True):
     why: str = ""
     cause: DecisionCause | None = None
     """`why` for programs; absent where nothing is decided."""
+    calm_weight: Count | None = None
+    """Its weight in calm, where that is not its baseline (`balance_capacity`)."""
+    carries: Share | None = None
+    """What it carries in calm for each unit of its baseline, over the highest of the pool; absent: not known."""
+    advised: Count | None = None
+    """Its weight among those that fill all servers alike; absent: none is advised."""
+
+    @property
+    def full_weight(self) -> int:
+        """The weight that it has when nothing is wrong."""
+        return self.baseline if self.calm_weight is None else self.calm_weight
+
+
+class Evenness(msgspec.Struct, omit_defaults=True):
+    """How evenly the servers of a pool are filled in calm, as a mean over about half an hour."""
+
+    outcome: EvennessOutcome
+    mean: NonNegative | None = None
+    """Utilisation that all servers would have if they were filled alike; absent: not known."""
+    fullest: NonNegative | None = None
+    """Utilisation of the fullest server."""
+    evened: NonNegative | None = None
+    """Utilisation of the fullest server with the advised weights."""
+    saved: NonNegative = 0.0
+    """Servers of mean size that the advised weights could save, at the same utilisation of the fullest server."""
 
 
 class Cycle(msgspec.Struct, omit_defaults=True):
@@ -105,6 +137,8 @@ class Cycle(msgspec.Struct, omit_defaults=True):
     outage_since_unix_s: NonNegative | None = None
     last_known: list[ServerState] = []
     """What the balancer showed before that."""
+    evenness: Evenness | None = None
+    """Absent before the pool was calm."""
     part: Count = 0
     """Number of this message, from 0, where a Cycle is too large for one message. Each of its messages has some of the
     servers, and all else."""

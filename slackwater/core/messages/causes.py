@@ -15,6 +15,7 @@ Switchable = Literal["errors"]
 Mode = Literal["observe", "act"]
 DecisionCause = Literal[
     "calm",
+    "capacity",
     "interference",
     "slow",
     "errors",
@@ -36,7 +37,8 @@ DecisionCause = Literal[
     "pinned",
     "bounded",
 ]
-"""What decided where a server should be. The states: its Verdict. not_shown: an episode that nothing shows any more.
+"""What decided where a server should be. The states: its Verdict. capacity: calm, with the weight that its capacity
+allows. not_shown: an episode that nothing shows any more.
 no_gain: slow by itself, but to move its load would gain nothing. peer_fails: slow by itself, but another server fails,
 and load would be moved to it. tried: a few requests now and then show whether it still is. fast: these were fast, so it
 has its baseline weight, until more requests decide. panic: no Verdict is believed. no_verdict: there is no fresh one.
@@ -121,3 +123,7 @@ false_alarm: nothing was wrong. other: something else slowed it."""
 WeightsMean = Literal["share", "draws", "concurrency", "keys", "none"]
 """share: of the requests. draws: of the draws, of which the server with fewer requests in flight for its weight is
 taken. concurrency: of the requests in flight. keys: of the keys that are hashed. none: nothing."""
+EvennessOutcome = Literal["even", "uneven", "coarse", "by_itself", "not_known"]
+"""even: other weights would gain nothing. uneven: they would. coarse: they would, but the configured weights are too
+small for them. by_itself: the balance algorithm goes by the requests in flight, and other weights would undo that.
+not_known: the capacity of some server is not known well enough."""
