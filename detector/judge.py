@@ -150,11 +150,9 @@ class Judge(SlotArrays):
         return verdicts
 
     def report_balancer_latency(self, now_s: float, rt_ms: Mapping[str, float]) -> None:
-        """Sets each node's mean response time (ms) at the balancer, which is used where the node sees no traffic."""
-        for node, mean_ms in rt_ms.items():
-            slot = self.sorter.slot(node)
-            if slot is not None:
-                self.balancer_latency.report(now_s, slot, mean_ms)
+        """Sets the nodes' mean response times (ms) at the balancer, which are used where a node sees no traffic."""
+        slots = ((self.sorter.slot(node), mean_ms) for node, mean_ms in rt_ms.items())
+        self.balancer_latency.report(now_s, {slot: mean_ms for slot, mean_ms in slots if slot is not None})
 
     # -- baselines on disk ------------------------------------------------------------------------------------------
 

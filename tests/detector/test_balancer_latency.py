@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
 
-from slackwater.core.messages import Cycle, ServerState
+import numpy as np
+import pytest
+
+from slackwater.core.messages import Cycle, Sample, ServerState
 from slackwater.detector.features.balancer_latency import FRESH_S, BalancerLatency, response_times_ms
+from tests.support.balancers_samples import outside
 from tests.support.judges import new_judge
 from tests.support.synthetic_cluster import Cluster
 
@@ -14,7 +18,8 @@ def test_a_cycle_shows_nodes_response_times_where_there_are_requests() -> None:
     servers = [
         ServerState("s1", "up", 100, 100, 100, rps=80.0, balancer_rt_mean_ms=4.0),
         ServerState("web2", "up", 100, 100, 100, rps=80.0, balancer_rt_mean_ms=5.0),
-        ServerState("drained", "up", 0, 100, 0, rps=0.0, balancer_rt_mean_ms=90.0),
+        ServerState("idle", "up", 100, 100, 100, rps=0.0, balancer_rt_mean_ms=90.0),
+        ServerState("tried", "up", 10, 100, 10, rps=12.0, balancer_rt_mean_ms=3.0),
         ServerState("lvs", "up", 100, 100, 100, rps=80.0),
     ]
     cycle = Cycle(1, "web", 1.0, "act", False, "roundrobin", "optimal", "", servers)
@@ -45,14 +50,36 @@ def test_it_bears_a_cause_out_and_is_none_itself() -> None:
 
 def test_it_speaks_only_of_now_and_only_for_nodes_without_traffic_of_their_own() -> None:
     latency, here = BalancerLatency(), np.array([0])
-    latency.resize(1)
-    blind, seeing = (
-        {"traffic.rt_mean_ms": np.array([rt_ms]), "traffic.rt_p95_ms": np.array([np.nan])} for rt_ms in (np.nan, 2.0)
-    )
+    latency.resize(2)
+    blind, seeing = ({"traffic.rps": np.array([rps])} for rps in (np.nan, 0.0))
     assert np.isnan(latency.column(0.0, here, blind)), "nothing was reported yet"
-    latency.report(0.0, 0, 7.0)
+    latency.report(0.0, {0: 7.0})
     assert latency.column(FRESH_S, here, blind) == 7.0
     assert np.isnan(latency.column(FRESH_S + 0.1, here, blind))
-    assert np.isnan(latency.column(0.1, here, seeing))
+    assert np.isnan(latency.column(0.1, here, seeing)), "its Sample knows that nothing was answered"
+    latency.report(0.1, {1: 5.0})
+    assert np.isnan(latency.column(0.2, here, blind)), "the last Cycle does not name it: it was lowered"
+    latency.report(0.2, {0: 7.0})
     latency.forget(0)
-    assert np.isnan(latency.column(0.1, here, blind)), "the slot is another node's now"
+    assert np.isnan(latency.column(0.3, here, blind)), "the slot is another node's now"
+
+
+@pytest.mark.parametrize("seen", [outside, lambda sample: sample], ids=["by its balancer", "by its monitor"])
+def test_the_balancers_mean_is_no_answer_of_a_drained_server(seen: Callable[[Sample], Sample]) -> None:
+    """Trials with a few slow requests. The balancer's mean over the last 1024 is of the calm before."""
+    judge, cluster = new_judge(), Cluster(seed=3)
+    host, weight, rates = cluster.hosts["host1"], 100, [83.0] * 5
+    for number in range(300):
+        since_s = 0.2 * number - 22.0
+        host.neighbour = 0.9 * (since_s >= -2.0)
+        if since_s >= 0.0:
+            is_tried = since_s % 3.0 > (1.5 if since_s < 3.0 else 2.5)
+            host.rps, weight = 15.0 * is_tried, 10 * is_tried
+        rates = [*rates[1:], host.rps]
+        shown = ServerState("host1", "up", weight, 100, weight, rps=sum(rates) / 5, balancer_rt_mean_ms=2.0)
+        cycle = Cycle(1, "web", 1.0, "act", False, "roundrobin", "optimal", "", [shown])
+        judge.report_balancer_latency(cluster.now_s, response_times_ms(cycle, {}))
+        for now_s, samples in cluster.run(0.2):
+            for verdict in judge.tick(now_s, [seen(sample) for sample in samples]):
+                if since_s >= 0.0 and verdict.node == "host1":
+                    assert verdict.state in ("slow", "interference"), f"{since_s:.1f} s after the drain"
