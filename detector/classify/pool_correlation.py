@@ -3,7 +3,8 @@ all of them.
 
 Labels alone are not enough. The node that is judged first looks like the only slow node. When its load has moved away
 it has no response times any more, and the others, which are slow by now, hide each other. So nodes are compared by the
-share of their CPU that they lose, each against its own calm.
+share of their CPU that they lose, each against its own calm. A node in an episode that answers nothing shows none of
+that now: it counts as slow, and with the loss that it showed while it answered.
 """
 
 from __future__ import annotations
@@ -81,10 +82,13 @@ class PoolCorrelator(SlotArrays):
         has_requests: Bools = np.asarray(frame.load >= FEW_REQUESTS)
         # A node that stands out against its peers has a cause of its own, also while all are slow.
         slow = waits & ~overload & ~suspected
-        self._slow[frame.slots] = slow
+        answers = np.where(np.isnan(frame.answers), has_requests, frame.answers > 0.0)
+        shows = (answers > 0.0) | ~in_episode[frame.slots]
+        self._slow[frame.slots] = slow | ~shows
         self._has_requests[frame.slots] = has_requests
-        self._lost[frame.slots, 1:] = self._lost[frame.slots, :-1]
-        self._lost[frame.slots, 0] = np.where(overload, 0.0, comparable_loss(frame))
+        here, lost = frame.slots[shows], np.where(overload, 0.0, comparable_loss(frame))
+        self._lost[here, 1:] = self._lost[here, :-1]
+        self._lost[here, 0] = lost[shows]
 
         pool = int(fresh.sum())
         slow_nodes = int((self._slow & fresh).sum())

@@ -1,8 +1,8 @@
 """Each node's response time as the balancer sees it, for nodes whose own traffic cannot be read.
 
 Where packets are encrypted a monitor sees no requests. The balancer does, and Cycles carry each server's mean response
-time. It is the mean of the last 1024 requests and follows slowly, so it can confirm a cause, but is none by itself. Of a
-server that gets less than its usual share it is of before: it tells nothing about the few requests of a trial.
+time. It is the mean of the last 1024 requests and follows slowly, so it can confirm a cause, but is none by itself. It
+is of before where a server gets less than its usual share: it tells nothing about the few requests of a trial.
 """
 
 from __future__ import annotations

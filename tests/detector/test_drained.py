@@ -9,6 +9,7 @@ import pytest
 
 from slackwater.core.messages import Gaps, Sample, State, Verdict
 from slackwater.detector.judge import Judge
+from tests.support.balancers_samples import play, seconds_until, states
 from tests.support.judges import new_judge
 from tests.support.seeds import seeds
 from tests.support.synthetic_cluster import Cluster
@@ -185,3 +186,16 @@ def test_a_new_detector_says_that_nothing_shows_where_the_neighbour_left_meanwhi
     assert (verdicts["host1"].state, verdicts["host1"].calm_shows_within_s) == ("interference", None)
     cluster.hosts["host1"].rps = 40.0
     assert until(judge, cluster, "calm", 10.0) <= 4.0
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_servers_that_become_slow_after_a_drained_one_are_slow_alike(seed: int) -> None:
+    """From the balancer: a server that answers nothing shows no loss, and the others hide each other."""
+    judge, cluster = new_judge(), Cluster(seed=seed)
+    play(judge, cluster, 20.0)
+    cluster.hosts["host1"].neighbour = 0.9
+    seconds_until(judge, cluster, "host1", "slow")
+    cluster.hosts["host1"].rps = 0.0
+    assert set(states(play(judge, cluster, 3.0), "host2", "host3")) == {"calm"}
+    cluster.hosts["host2"].neighbour = cluster.hosts["host3"].neighbour = 0.9
+    assert seconds_until(judge, cluster, "host2", "all_slow") <= 2.0
