@@ -34,9 +34,9 @@ FEW_LEAST_S, FEW_MOST_S = 1.0, 2.0
 """Range of the time in which they come: five looks at least."""
 LEAST_RPS = 2.0
 """In a pool with few requests a server gets this rate in a trial, with at most its baseline weight."""
-TRIED_AFTER_S = {"slow": 1.0, "errors": 1.0, "interference": 3.0}
-"""A server is tried no sooner after nothing would show calm. A quiet monitor speaks once a second, and needs two such
-Samples until its random moments show the neighbour."""
+TRIED_AFTER_S = {"slow": 1.0, "errors": 2.0, "interference": 3.0}
+"""A server is tried no sooner after nothing would show calm. An error is worse than a slow answer. A quiet monitor
+speaks once a second, and needs two such Samples until its random moments show the neighbour."""
 AGE_SHARE = 0.04
 """Nor is it tried sooner than after this share of the episode's age: what lasted long will last long."""
 

@@ -91,14 +91,14 @@ def tried(
 
 def test_a_trial_of_a_failing_server_ends_at_its_first_failures_and_not_by_how_fast_they_are() -> None:
     lowered = tried(Position(0, moved_s=NOW_S), 1.0, 0.97)
-    after = tried(lowered.position, 2.1, 0.95)
+    after = tried(lowered.position, 3.1, 0.95)
     assert (after.position.weight, after.cause) == (10, "tried")
     assert after.why.endswith("a few requests now and then show whether it still fails, since nothing else does")
-    assert tried(after.position, 2.3, 0.98, rps=10.0).position.weight == 0
-    assert tried(after.position, 2.3, 0.95, rps=10.0).position.weight == 10, "it may still be what was known before"
-    assert tried(after.position, 2.3, 0.95, rps=10.0, failed_rps=5.0).position.weight == 0
-    well = tried(after.position, 2.9, 0.1, rps=10.0)
+    assert tried(after.position, 3.3, 0.98, rps=10.0).position.weight == 0
+    assert tried(after.position, 3.3, 0.95, rps=10.0).position.weight == 10, "it may still be what was known before"
+    assert tried(after.position, 3.3, 0.95, rps=10.0, failed_rps=5.0).position.weight == 0
+    well = tried(after.position, 3.9, 0.1, rps=10.0)
     assert (well.position.weight, well.cause) == (100, "fast")
     assert "its few requests were answered" in well.why
-    assert tried(well.position, 3.5, 0.1, rps=10.0).position.weight == 100
-    assert tried(well.position, 3.5, 0.98, rps=10.0).position.weight == 0, "some requests later they fail again"
+    assert tried(well.position, 4.5, 0.1, rps=10.0).position.weight == 100
+    assert tried(well.position, 4.5, 0.98, rps=10.0).position.weight == 0, "some requests later they fail again"

@@ -48,17 +48,16 @@ def test_a_slow_database_of_all_servers_moves_nothing_and_is_no_neighbour(today:
         assert not any("weight of" in line for line in today.log(WATCHED_S))
 
 
-def test_errors_of_one_server_are_named_and_no_load_is_moved_to_it(today: Day) -> None:
+def test_a_server_whose_requests_fail_is_named_and_gets_none_but_those_of_trials(today: Day) -> None:
     today.act()
     with today.file(today.webs[1], FAILS):
+        today.until(today.weights, lambda weights: weights["web2"] == 0, "web2 gets nothing", within_s=20.0)
         failing = today.until(lambda: today.pool()["headline"], lambda text: "web2 fails" in text, "status")
         assert failing.startswith("2 of 3 calm; web2 fails ")
-        today.until(lambda: today.row("web2")["errors_per_s"], lambda rate: bool(rate and rate > 5), "errors/s")
         status, lines = today.check()
         assert any(line.startswith("! server web2 of pool web: it fails ") for line in lines), lines
         assert status == 0
-        with today.neighbour(today.webs[0]):
-            assert all(weights == BASELINE for weights in today.seen(WATCHED_S))
+        assert all(weights["web1"] == weights["web3"] == 100 for weights in today.seen(WATCHED_S))
     today.until(lambda: today.pool()["headline"], lambda text: "fails" not in text, "it fails no more", within_s=60.0)
     today.calms_down()
 
