@@ -28,6 +28,8 @@ class Pool:
     seed: int = 1
     period_s: float = PERIOD_S
     is_monitor: bool = False
+    refuses: bool = False
+    """Failures are refused connections, and no answers."""
     now_s: float = 0.0
     last: Failing | None = None
     episodes: list[tuple[float, int]] = field(default_factory=list)
@@ -53,7 +55,7 @@ class Pool:
             np.arange(self.servers),
             {
                 "period_s": np.full(self.servers, self.period_s),
-                "traffic.rps": whole / self.period_s,
+                "traffic.rps": (counts[:, 0] if self.refuses else whole) / self.period_s,
                 "traffic.errors_per_s": counts[:, 1] / self.period_s,
                 "balancer.only": np.full(self.servers, 0.0 if self.is_monitor else 1.0),
             },
@@ -196,3 +198,19 @@ def test_a_few_failures_among_few_requests_are_not_well_above() -> None:
     pool = Pool().run(30.0, lambda _: [(2.0, 0.0)] * 3).run(0.2, lambda _: [(2.0, 5.0), (2.0, 0.0), (2.0, 0.0)])
     assert pool.last is not None
     assert np.isnan(pool.last.peers).all()
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.slow) for seed in range(2)])
+def test_nothing_begins_in_an_hour_of_calm_with_deploys(seed: int, refuses: bool) -> None:
+    """Every 20 s another server restarts. It refuses all for 2 s, or answers all with 503 for 0.6 s. One request in 500
+    fails at all times."""
+    lasts_s = 2.0 if refuses else 0.6
+
+    def rates(at_s: float) -> list[tuple[float, float]]:
+        away = int(at_s // 20.0) % 3 if at_s > 20.0 and at_s % 20.0 < lasts_s else None
+        others = 30.0 if refuses else 20.0
+        calm = others if away is not None else 20.0
+        return [(0.0, 20.0) if server == away else (0.998 * calm, 0.002 * calm) for server in range(3)]
+
+    assert Pool(seed=seed, refuses=refuses).run(3600.0, rates).episodes == []

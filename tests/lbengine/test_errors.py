@@ -170,7 +170,7 @@ def test_every_kind_of_failure_that_haproxy_counts_is_the_server_s_state(kind: s
         lines = "\n".join(f"    server web{n} 127.0.0.1:{port}" for n, port in enumerate((good[0], bad, good[1]), 1))
         running = stack.enter_context(haproxy(f"backend web\n    balance roundrobin\n{options}{lines}\n"))
         watched = Watched(HAProxy(running.socket, "web", TIMEOUT_S))
-        verdicts = watched.rounds(12, running.request_any)
+        verdicts = watched.rounds(24, running.request_any)
         snapshot = watched.client.read()
     assert {name: verdict.state for name, verdict in verdicts.items()} == {
         "web1": "calm",
