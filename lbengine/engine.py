@@ -198,6 +198,7 @@ class Engine:
             servers=[],
             weights_mean=None if snapshot is None else snapshot.weights_mean,
             controller=self._controller,
+            unseen=0 if snapshot is None else len(snapshot.absent) + len(snapshot.unreadable),
         )
 
     def _cycle_of_outage(self, error: BalancerError) -> Cycle:

@@ -94,6 +94,8 @@ class ReplacedPool:
         """Node -> the boot of its last Sample, and when that came."""
         self._awaited: dict[str, tuple[str, str]] = {}
         """Node that was replaced -> its boot before, and the replacement's id."""
+        self._unrecorded: list[tuple[str, ChangeCause, str, str]] = []
+        """Ends of replacements that the journal did not take: node, cause, why, and the replacement's id."""
         self._obstacle = ""
 
     # --- messages
@@ -135,6 +137,9 @@ class ReplacedPool:
             log.error("%s", error)
             return
         try:
+            while self._unrecorded:
+                await self._record(*self._unrecorded[0])
+                del self._unrecorded[0]
             await self._close_unfinished(planned.attempts)
             await self._look_who_came_back()
             await self._begin(planned)
@@ -195,6 +200,7 @@ class ReplacedPool:
             await drain.begin()
             await self._wait_until_empty(node, drain)
             await self._record(node, "replacing", f"it is empty; {self._settings.command} is called", id_)
+            self._check(node, drain)  # recording may have taken long
             has_called = True
             drain.is_firm = True
             end = await programs.call(
@@ -204,16 +210,15 @@ class ReplacedPool:
             if cause == "replaced" and boot:
                 self._awaited[node] = boot, id_
             is_ended = True
-            await self._record(node, cause, why, id_)
+            await self._record_end(node, cause, why, id_)
         except Stopped as error:
             is_ended = True
-            await self._record(node, "replace_given_up", str(error), id_)
+            await self._record_end(node, "replace_given_up", str(error), id_)
         finally:
             try:
                 if not is_ended:  # we are ended, or a step could not be recorded
                     late: ChangeCause = "replace_unknown" if has_called else "replace_given_up"
-                    with contextlib.suppress(NotNow):
-                        await self._record(node, late, f"the controller ended {_AFTER[has_called]}", id_)
+                    await self._record_end(node, late, f"the controller ended {_AFTER[has_called]}", id_)
             finally:
                 await drain.end()
 
@@ -224,16 +229,7 @@ class ReplacedPool:
         while True:
             has_news = await self._next_cycle()
             now_s = self._clock()
-            if drain.trouble and now_s - drain.renewed_s > DRAIN_LEASE_S / 2:
-                raise Stopped(f"it cannot be drained: {drain.trouble}")
-            if self.cycle is None:
-                raise Stopped("another controller leads now")
-            if not self._acts:
-                raise Stopped("the pool only observes now")
-            found = in_the_way(self.cycle, node, self._pool.servers)
-            if found is not None:
-                raise Stopped(found[1])
-            servers = servers_of(self.cycle, node, self._pool.servers)
+            servers = self._check(node, drain)
             if any(server.weight > 0 for server in servers):
                 empty_since_s = None
                 if now_s - began_s > SHOWN_S:
@@ -246,6 +242,19 @@ class ReplacedPool:
                     return
             if now_s - began_s > self._settings.drain_s:
                 raise Stopped(f"it is not empty after {self._settings.drain_s:g} s: {_what_is_left(servers)}")
+
+    def _check(self, node: str, drain: _Drain) -> list[ServerState]:
+        """The node's servers, while it may be drained. Raises Stopped."""
+        if drain.trouble and self._clock() - drain.renewed_s > DRAIN_LEASE_S / 2:
+            raise Stopped(f"it cannot be drained: {drain.trouble}")
+        if self.cycle is None:
+            raise Stopped("another controller leads now")
+        if not self._acts:
+            raise Stopped("the pool only observes now")
+        obstacle = in_the_way(self.cycle, node, self._pool.servers)
+        if obstacle is not None:
+            raise Stopped(obstacle[1])
+        return servers_of(self.cycle, node, self._pool.servers)
 
     async def _next_cycle(self) -> bool:
         """Waits for the next Cycle, for a while; whether it came."""
@@ -274,6 +283,14 @@ class ReplacedPool:
         if end.status:
             return "replace_failed", f"{command} ended with status {end.status}"
         return "replaced", f"{command} has replaced it"
+
+    async def _record_end(self, node: str, cause: ChangeCause, why: str, id_: str) -> None:
+        """Records how a replacement ended; at a later look where the journal does not take it now."""
+        try:
+            await self._record(node, cause, why, id_)
+        except NotNow as error:
+            log.error("%s: %s", self._pool.name, error)
+            self._unrecorded.append((node, cause, why, id_))
 
     async def _record(self, node: str, cause: ChangeCause, why: str, follows: str = "") -> str:
         (log.info if cause in ("chronic", "replacing", "replaced") else log.warning)(

@@ -11,11 +11,25 @@ import msgspec
 from slackwater.core.config import ReplaceSettings
 from slackwater.core.messages import REPLACE_ENDS, TAKES_REQUESTS, Change, ChangeCause, Cycle, Mode, ServerState
 from slackwater.views.chronic import DAY_S, Machine
+from slackwater.views.row import duration
 
 HEARD_S = 3600.0
 """A machine that has sent no Sample for this long is gone."""
+RETRY_S = 3600.0
+"""So long after a drain in vain the next one begins at the earliest, and that many times longer where there were
+several in 24 h: a server that never gets empty, as that of a web socket, is drained seven times a day at most."""
 Obstacle = Literal[
-    "no_cycle", "paused", "balancer_away", "not_in_pool", "not_up", "others", "most_per_day", "under_way"
+    "no_cycle",
+    "paused",
+    "balancer_away",
+    "not_in_pool",
+    "other_pool",
+    "not_up",
+    "others",
+    "most_per_day",
+    "under_way",
+    "in_vain",
+    "not_callable",
 ]
 """Why a machine is not replaced now."""
 
@@ -95,7 +109,15 @@ def plan(
     now_unix_s: float,
 ) -> Plan:
     """The next step. `changes`: those of `replace` of the last days; `servers`: server -> node, where names differ."""
-    chosen = next((machine.node for machine in machines if machine.advice == "replace"), "")
+    begun = attempts(changes)
+    worth = [machine.node for machine in machines if machine.advice == "replace"]
+    obstacles = {
+        node: _of_the_day(begun, settings, now_unix_s)
+        or in_the_way(cycle, node, servers)
+        or _in_vain(begun, node, now_unix_s)
+        for node in worth
+    }
+    chosen = next((node for node in worth if obstacles[node] is None), worth[0] if worth else "")
     planned = Plan(
         pool=pool,
         mode=cycle.mode if cycle is not None else None,
@@ -104,17 +126,29 @@ def plan(
         machines=list(machines),
         node=chosen,
     )
-    if chosen:
-        found = _of_the_day(changes, settings, now_unix_s) or in_the_way(cycle, chosen, servers)
-        if found is not None:
-            planned.obstacle, planned.waits = found
+    if (obstacle := obstacles.get(chosen)) is not None:
+        planned.obstacle, planned.waits = obstacle
     return planned
 
 
-def _of_the_day(changes: Iterable[Change], settings: ReplaceSettings, now_unix_s: float) -> tuple[Obstacle, str] | None:
+def _in_vain(begun: Iterable[Attempt], node: str, now_unix_s: float) -> tuple[Obstacle, str] | None:
+    """Whether the machine was drained in vain too lately."""
+    ends = [
+        attempt.ended_unix_s or attempt.begun_unix_s
+        for attempt in begun
+        if attempt.node == node and attempt.ended == "replace_given_up" and now_unix_s - attempt.begun_unix_s < DAY_S
+    ]
+    left_s = max(ends, default=0.0) + RETRY_S * len(ends) - now_unix_s
+    if not ends or left_s <= 0.0:
+        return None
+    times = "once" if len(ends) == 1 else f"{len(ends)} times"
+    return "in_vain", f"it was drained {times} in 24 h and not replaced; tried again in {duration(left_s)}"
+
+
+def _of_the_day(begun: Iterable[Attempt], settings: ReplaceSettings, now_unix_s: float) -> tuple[Obstacle, str] | None:
     of_day = [
         attempt
-        for attempt in attempts(changes)
+        for attempt in begun
         if attempt.applied and now_unix_s - (attempt.ran_unix_s or attempt.begun_unix_s) < DAY_S
     ]
     open_since = [attempt for attempt in of_day if attempt.ended is None]
@@ -140,6 +174,8 @@ def in_the_way(cycle: Cycle | None, node: str, servers: Mapping[str, str]) -> tu
         return "paused", "the pool is paused"
     if cycle.outage is not None:
         return "balancer_away", "the balancer does not answer"
+    if cycle.unseen:
+        return "balancer_away", "a part of the balancer does not answer, and may send it requests"
     own = servers_of(cycle, node, servers)
     if not own:
         return "not_in_pool", f"no server of the balancer is {node}"
@@ -147,6 +183,6 @@ def in_the_way(cycle: Cycle | None, node: str, servers: Mapping[str, str]) -> tu
         if server.condition not in TAKES_REQUESTS or server.baseline == 0:
             return "not_up", f"{server.server} takes no requests"
     for server in cycle.servers:
-        if server not in own and (server.condition not in TAKES_REQUESTS or server.weight < server.baseline):
+        if server not in own and (server.condition not in TAKES_REQUESTS or server.weight < server.full_weight):
             return "others", f"{server.server} does not carry its share now"
     return None

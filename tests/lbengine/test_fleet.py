@@ -13,7 +13,7 @@ from slackwater.controller.cli.main import cli
 from slackwater.core.config import ConfigError, LbengineSettings, PoolSettings, parse
 from slackwater.core.control import Request
 from slackwater.core.journal.journal import Journal, journal_path
-from slackwater.core.messages import State
+from slackwater.core.messages import Cycle, State
 from slackwater.lbengine.backends.haproxy.fleet import ASK_AGAIN_S, HAProxies, haproxy_of
 from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
@@ -201,6 +201,10 @@ class Driven:
             self.engine.inbox.put(verdict(host, host1 if host == "host1" else "calm"), self.now_s)
         return self.engine.cycle(self.now_s)
 
+    def unseen(self) -> int:
+        """What the last Cycle says of members that it does not show."""
+        return next(message.unseen for message in reversed(self.engine.outbox) if isinstance(message, Cycle))
+
     def baseline(self) -> str:
         return (self.folder / "baseline" / "web.json").read_text()
 
@@ -270,9 +274,11 @@ def test_an_engine_that_starts_while_one_is_stuck_puts_that_back_when_it_answers
         remarks = driven.cycle()
         assert "left out" in remarks
         assert "started anew" not in remarks
+        assert driven.unseen() == 1
     assert "one that was left out answers again; host1 0 -> 100" in driven.cycle(after_s=ASK_AGAIN_S)
     for _ in range(25):
         driven.cycle()
+    assert driven.unseen() == 0
     assert driven.two.weights() == [CALM, CALM]
     assert {change.by for change in driven.journal.changes("web")} == {"lbengine"}
     driven.engine.stop(driven.now_s, "the end")

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from slackwater.core.config import ReplaceSettings
-from slackwater.core.messages import Cycle, Mode
+from slackwater.core.messages import ChangeCause, Cycle, Mode
+from slackwater.orders.access import NotNow
 from slackwater.replace import pool as replacing
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy
 from tests.support.real_processes import is_alive
@@ -174,6 +175,58 @@ def test_a_pause_before_the_command_ends_it_and_its_drain(balancer: RealHAProxy,
         patch.setattr(replacing, "EMPTY_S", 1000.0)
         play(balancer, tmp_path, story, script(tmp_path, f"touch {ran}"))
     assert not ran.exists()
+
+
+def test_a_pause_while_the_call_is_being_recorded_keeps_the_command_from_being_called(
+    balancer: RealHAProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = tmp_path / "ran"
+
+    async def story(site: ReplacedSite) -> None:
+        await site.until_cause("replace_given_up")
+        assert site.changes()[-1].why == "the pool is paused"
+        assert site.attempts()[0].ran_unix_s is not None, "it counts as the machine of its day"
+
+    async def before(site: ReplacedSite) -> None:
+        record = site.access.record
+
+        async def slowly(node: str, what: str, after: str, why: str, cause: ChangeCause, **more: Any) -> str:
+            id_ = await record(node, what, after, why, cause, **more)
+            if cause == "replacing":
+                await site.command(action="pause")
+                await site.until(lambda: site.pool.cycle is not None and site.pool.cycle.paused, "the pause")
+            return id_
+
+        monkeypatch.setattr(site.access, "record", slowly)
+
+    play(balancer, tmp_path, story, script(tmp_path, f"touch {ran}"), before=before)
+    assert not ran.exists()
+
+
+def test_an_end_that_the_journal_does_not_take_is_recorded_later(
+    balancer: RealHAProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replacing, "LOOK_EVERY_S", 0.1)
+
+    async def before(site: ReplacedSite) -> None:
+        record = site.access.record
+        refused: list[str] = []
+
+        async def once_not(node: str, what: str, after: str, why: str, cause: ChangeCause, **more: Any) -> str:
+            if cause == "replaced" and not refused:
+                refused.append(cause)
+                site.plan.node = ""
+                raise NotNow("nothing is done without a record of it: the disk is full")
+            return await record(node, what, after, why, cause, **more)
+
+        monkeypatch.setattr(site.access, "record", once_not)
+
+    async def story(site: ReplacedSite) -> None:
+        await site.until_cause("replaced")
+        await site.until(lambda: balancer.weight("host1") == 100, "its requests are back")
+        assert site.causes() == ["chronic", "replacing", "replaced"]
+
+    play(balancer, tmp_path, story, script(tmp_path, "exit 0"), before=before)
 
 
 def other_leads() -> Cycle:

@@ -12,7 +12,7 @@ from slackwater.core.config import ConfigError, ReplaceSettings, parse
 from slackwater.core.journal.pool_totals import SlowTime
 from slackwater.core.messages import Change, ChangeCause, Cycle, ServerState, State
 from slackwater.views.chronic import DAY_S, HOUR_S, Machine, rank
-from slackwater.views.replacements import attempts, plan, replaced
+from slackwater.views.replacements import RETRY_S, attempts, plan, replaced
 
 NOW = 20_000 * DAY_S
 NODES = ("web1", "web2", "web3")
@@ -148,10 +148,38 @@ def test_one_machine_a_day_unless_set_otherwise() -> None:
     assert next_one([]) == ("web1", None)
     assert next_one(ran) == ("web1", "most_per_day"), "one whose command failed counts too"
     assert next_one(ran, most_per_day=2) == ("web1", None)
-    assert next_one([ran[0], change("replace_given_up", -1000.0, "web3", follows="a", id_="a2")]) == ("web1", None)
     assert next_one([change("chronic", -3000.0, "web3", id_="a")]) == ("web1", "under_way")
     old = [msgspec.structs.replace(made, time_unix_s=made.time_unix_s - DAY_S) for made in ran]
     assert next_one(old) == ("web1", None)
+
+
+def in_vain(at_s: float, number: int, node: str = "web1") -> list[Change]:
+    began = change("chronic", at_s - 120.0, node, id_=f"v{number}")
+    return [began, change("replace_given_up", at_s, node, follows=began.id, id_=f"v{number}e")]
+
+
+def test_a_machine_that_was_drained_in_vain_waits_longer_each_time() -> None:
+    assert next_one(in_vain(-RETRY_S + 1.0, 0)) == ("web1", "in_vain")
+    assert next_one(in_vain(-RETRY_S, 0)) == ("web1", None)
+    twice = in_vain(-RETRY_S, 0) + in_vain(-4 * RETRY_S, 1)
+    assert next_one(twice) == ("web1", "in_vain")
+    assert next_one(in_vain(-1.0, 0, "web3")) == ("web1", None), "another machine's drain"
+    begun, at_s = 0, -DAY_S
+    made: list[Change] = []
+    while at_s < 0.0:
+        shown = [msgspec.structs.replace(each, time_unix_s=each.time_unix_s - at_s) for each in made]
+        if next_one(shown)[1] is None:
+            begun += 1
+            made += in_vain(at_s + 120.0, begun)
+        at_s += 300.0
+    assert begun == 7, "drains of a server that never gets empty, in a day"
+
+
+def test_a_machine_that_cannot_be_emptied_does_not_keep_the_next_from_its_turn() -> None:
+    machines = ranked([*on_days("web1", 4, 6.0), *on_days("web2", 4, 4.0)], nodes=(*NODES, "web4", "web5"))
+    assert [machine.advice for machine in machines] == ["replace", "replace"]
+    planned = plan("web", machines, in_vain(-10.0, 0), cycle(), {}, SETTINGS, NOW)
+    assert (planned.node, planned.obstacle) == ("web2", None)
 
 
 def test_nothing_is_taken_out_of_a_pool_that_is_not_whole() -> None:
@@ -163,6 +191,11 @@ def test_nothing_is_taken_out_of_a_pool_that_is_not_whole() -> None:
     assert next_one([], paused) == ("web1", "paused")
     away = msgspec.structs.replace(cycle(), outage="no_answer")
     assert next_one([], away) == ("web1", "balancer_away")
+    half = msgspec.structs.replace(cycle(), unseen=1)
+    assert next_one([], half) == ("web1", "balancer_away"), "the other HAProxy would go on sending it requests"
+    evened = cycle(web2=80)
+    evened.servers[1].calm_weight = 80
+    assert next_one([], evened) == ("web1", None), "it has its full weight"
 
 
 def test_the_dry_run_says_what_would_be_replaced_and_why() -> None:

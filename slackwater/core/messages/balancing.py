@@ -137,6 +137,9 @@ class Cycle(msgspec.Struct, omit_defaults=True):
     outage_since_unix_s: NonNegative | None = None
     last_known: list[ServerState] = []
     """What the balancer showed before that."""
+    unseen: Count = 0
+    """Parts of the balancer that did not answer, as one of two HAProxies, and servers that could not be read: `servers`
+    shows the others alone."""
     evenness: Evenness | None = None
     """Absent before the pool was calm."""
     part: Count = 0
