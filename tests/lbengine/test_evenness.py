@@ -33,7 +33,7 @@ from slackwater.lbengine.overrides.overrides import Pin
 from tests.support.pool_shown import POOL, snapshot, verdict
 
 CAPACITY_RPS = {"web1": 500.0, "web2": 400.0, "web3": 300.0}
-STEP_S = 60.0
+STEP_S = 25.0
 EVEN_POOL = msgspec.structs.replace(POOL, balance_capacity=True, balance_step_s=STEP_S)
 LOOK_EVERY_S = 1.0
 
@@ -233,9 +233,9 @@ def test_without_the_setting_weights_are_advised_and_none_is_set() -> None:
 
 def test_weights_take_a_tenth_of_the_baseline_a_step_and_the_reason_has_the_numbers() -> None:
     site = Site()
-    site.run(STEP_S)
+    site.run(STEP_S - 1.0)
     assert site.made == [], "the first step waits as long as any other"
-    actions = site.run(SEEN_S)
+    actions = site.run(4.0)
     assert site.made == [("web2", 100, 90, "capacity"), ("web3", 100, 90, "capacity")]
     decision = actions.decisions.servers["web3"]
     assert (

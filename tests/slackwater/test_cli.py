@@ -25,7 +25,7 @@ from slackwater.core.bus import nats_server
 from slackwater.core.bus.bus import Bus
 from slackwater.core.config import ConfigError
 from slackwater.core.journal.journal import Journal, journal_path
-from slackwater.core.messages import Change, Cycle, ServerState, Verdict
+from slackwater.core.messages import Change, Cycle, Evenness, ServerState, Verdict
 from tests.support.nats_process import open_server
 from tests.support.real_processes import free_address
 
@@ -279,6 +279,25 @@ def test_why_finds_the_pool_that_has_the_node(site: Path) -> None:
     assert (both.exit_code, both.stderr) == (1, "error: several pools have `host2`, name one with --pool: web, api\n")
     nobody = run("why", "--config", site, "host9")
     assert (nobody.exit_code, nobody.stderr) == (1, "error: there are several pools, name one with --pool: web, api\n")
+
+
+def test_why_says_what_a_server_weighs_in_calm(site: Path) -> None:
+    with open_journal(site) as journal:
+        why = "it carries 0.60 of what host2 carries"
+        servers = [
+            ServerState("host1", "up", 60, 100, 60, why=why, cause="capacity", calm_weight=60, carries=0.6, advised=60),
+            ServerState("host2", "up", 100, 100, 100, cause="calm", carries=1.0, advised=100),
+        ]
+        even = Evenness("even", 0.5, 0.51, 0.51)
+        journal.record(Cycle(1, "web", time.time(), "act", False, "random", "optimal", "kept", servers, evenness=even))
+    said = run("why", "--config", site, "host1").output
+    assert "host1 (web): its weight in calm is 60 of 100; now: it carries 0.60 of what host2 carries" in said
+    assert "weight in calm" not in run("why", "--config", site, "host2").output
+    status = run("status", "--config", site, "--pool", "web").output
+    assert (
+        "unequal servers: in calm the fullest server is at 51%, and the mean is 50%; other weights would gain" in status
+    )
+    assert "has weight 60 of 100" not in status, "it is no exception"
 
 
 # --- log

@@ -103,6 +103,7 @@ def no_episode(node: str, pool: str, at_unix_s: float | None) -> str:
 def why(node: str, client: ControllerClient, pool_name: str | None, at_unix_s: float | None, as_json: bool) -> None:
     """Show NODE's last episode: why it began, what was done about it, and the outcome.
 
+    Where its weight in calm is not its baseline (`balance_capacity`) the reason follows.
     Where the governor gives Orders, or records what it would set, its last decisions follow. So do the last
     replacements of the node's machine.
     """
@@ -120,6 +121,11 @@ def why(node: str, client: ControllerClient, pool_name: str | None, at_unix_s: f
     else:
         click.echo(stories.as_text(episode))
     if not as_json:
+        rows = [row for view in client.views(pool) for row in view.rows if node in (row.node, row.server)]
+        for row in rows:
+            if row.full_weight != row.baseline:
+                calm = f"its weight in calm is {row.full_weight} of {row.baseline}"
+                click.echo(f"{node} ({pool}): {calm}; now: {row.why}")
         recent = client.changes(pool, GOVERNOR_LOOKS_AT, time.time() - GOVERNOR_LOOK_BACK_S)
         of_governor = [change for change in recent if (change.by, change.target) == (GOVERNOR, node)][:GOVERNOR_SHOWS]
         if of_governor:
