@@ -45,6 +45,8 @@ RARE = 0.01
 FAILS = 0.5
 """Share of its requests that a failing server fails at least, for the first ratio. With usual shares of `RARE` a server
 that fails more than 15 of 100 is nearer to this one."""
+FAILS_LEAST = 0.15
+"""A server that fails a smaller share than this is well, and not as bad as its peers."""
 LOSES = 0.9
 """Share of its good answers that a failing server loses, for the second ratio. One that loses less than 61 of 100 is
 nearer to a server that loses none."""
@@ -52,10 +54,16 @@ LEAST_S = 1.0
 """An episode takes at least this long to begin: failures come in bursts, as of a worker that restarts."""
 REFUSES_S = 3.0
 """The same for a server that answers nothing at all: a restart is over sooner, as in `features.unanswered`."""
+WELL_S = 10.0
+"""An episode takes at least this long to end with good answers: a server may fail only once it has its full load. Until
+then failures take that load away again, as in a trial."""
 ALIKE = 0.7
 """What this share of the peers does as well is no server's own, as in `pool_correlation`."""
 LEAST_PAST_S = 3.0
 """A server's usual part of the good answers is known after this time with requests."""
+MOST_GROWTH = 1.5
+"""The peers' good answers count up to so many times the usual. More of them are new load, as of a client that chooses
+its servers, and no load that this server lost."""
 LATELY_S = 3.0
 """A server without requests for this long is no peer to compare with."""
 MOST_CERTAIN = 0.98
@@ -65,7 +73,8 @@ MEMORY_S = 60.0
 REPORTED_S = 2.0
 """The balancer's word is used for this long."""
 Reported = tuple[float, float, float]
-"""What the balancer shows of a node: requests per second, failures per second, weight over baseline weight."""
+"""What the balancer shows of a node: requests per second (NaN: not known), failures per second, weight over baseline
+weight."""
 
 
 @dataclass(frozen=True)
@@ -172,13 +181,13 @@ class Failures(SlotArrays):
         says = self._says_fails(slots, good, failed, peers_recent)
         says = np.minimum(says, self.threshold * period_s / np.where(answers, LEAST_S, REFUSES_S))
         on = self.on[slots]
-        alike = on & (peers_recent >= 0.5 * recent) & (recent > 0.0)
+        alike = on & (peers_recent >= 0.5 * recent) & (recent > FAILS_LEAST)
         self._fails[slots] = np.where(on, 0.0, np.clip(self._fails[slots] + says, 0.0, self.threshold))
         loses = self._says_loses(now_s, slots, good, period_s, fresh & ~in_episode)
         held = on | self._is_lowered(now_s, slots)
         self._loses[slots] = np.where(held, 0.0, np.clip(self._loses[slots] + loses, 0.0, self.threshold))
         begins = ~on & (np.minimum(self._fails[slots], self._loses[slots]) >= self.threshold - 1e-9)
-        self._follow(slots, on & ~alike, says, since_s)
+        self._follow(slots, on & ~alike, says, since_s, period_s)
         timed_out = now_s - self._asked_s[slots] >= NO_REQUESTS_TIMEOUT_S
         ends = on & (alike | timed_out | (self._well[slots] >= self.threshold))
         self._begin(slots[begins], label_unix_s[begins])
@@ -199,12 +208,14 @@ class Failures(SlotArrays):
         )
 
     def _counts(self, now_s: float, slots: Ints, columns: Columns, period_s: Floats) -> tuple[Floats, Floats]:
-        """(M,) good answers and failures of the Samples; for a monitor's with what the balancer counts."""
+        """(M,) good answers and failures of the Samples; for a monitor's with what the balancer counts: connections
+        that were refused, and no health checks, which a server may answer well while its users' requests fail."""
         rps, failed = filled(columns["traffic.rps"], 0.0), filled(columns["traffic.errors_per_s"], 0.0)
         reported_s, reported_rps, reported_failed, _ = self._reported[slots].T
         told = (now_s - reported_s <= REPORTED_S) & ~(columns["balancer.only"] > 0.0)
         failed = np.where(told, np.maximum(failed, reported_failed), failed)
-        rps = np.where(told & (rps <= 0.0), reported_rps, rps)
+        known = told & ~np.isnan(reported_rps)
+        rps = np.where(known, np.where(rps > 0.0, np.minimum(rps, reported_rps), reported_rps), rps)
         return np.maximum(rps - failed, 0.0) * period_s, failed * period_s
 
     def _is_lowered(self, now_s: float, slots: Ints) -> Bools:
@@ -254,18 +265,20 @@ class Failures(SlotArrays):
         usual = np.maximum(usual_rps[peers].sum() - is_peer * usual_rps[slots], 0.0)
         even = 1.0 / np.maximum(count, 1)
         known = (seconds[slots] >= LEAST_PAST_S) & (usual > 0.0)
+        rps = np.where(known, np.minimum(rps, MOST_GROWTH * usual), rps)
         ratio = np.where(known, np.minimum(even, usual_rps[slots] / np.maximum(usual, 1e-9)), even)
         whole, less = ratio / (1.0 + ratio), ratio * (1.0 - LOSES) / (1.0 + ratio * (1.0 - LOSES))
         whole, less = np.maximum(whole, 1e-9), np.maximum(less, 1e-10)
         says = good * np.log(less / whole) + rps * period_s * np.log((1.0 - less) / (1.0 - whole))
         return np.where(count > 0, says, 0.0)
 
-    def _follow(self, slots: Ints, on: Bools, says: Floats, since_s: Floats) -> None:
+    def _follow(self, slots: Ints, on: Bools, says: Floats, since_s: Floats, period_s: Floats) -> None:
         """Weighs the requests of the slots that are in an episode."""
         before = clipped(self._probability[slots] * np.exp(-since_s / MEMORY_S), 1e-6, MOST_CERTAIN)
         odds = before / (1.0 - before) * np.exp(clipped(says, -50.0, 50.0))
         self._probability[slots] = np.where(on, np.minimum(odds / (1.0 + odds), MOST_CERTAIN), 0.0)
-        self._well[slots] = np.where(on, np.maximum(self._well[slots] - says, 0.0), 0.0)
+        well = np.minimum(-says, self.threshold * period_s / WELL_S)
+        self._well[slots] = np.where(on, np.maximum(self._well[slots] + well, 0.0), 0.0)
 
     def _begin(self, slots: Ints, label_unix_s: Floats) -> None:
         self.on[slots], self._since_unix_s[slots] = True, label_unix_s
@@ -327,5 +340,6 @@ def reported(cycle: Cycle, node_of: Mapping[str, str]) -> dict[str, Reported]:
         node = node_of.get(server.server, server.server)
         rps, failed, part = by_node.get(node, (0.0, 0.0, 1.0))
         part = min(part, server.weight / server.baseline if server.baseline else 1.0)
-        by_node[node] = rps + (server.rps or 0.0), failed + (server.errors_per_s or 0.0), part
+        rps += math.nan if server.rps is None else server.rps
+        by_node[node] = rps, failed + (server.errors_per_s or 0.0), part
     return by_node

@@ -21,9 +21,9 @@ class Admission:
 
     reduce: frozenset[str]
     panic: str = ""
-    """Why no Verdict is believed, in words; empty where they are."""
+    """Why no server is believed to be slow by itself, in words; empty where they are."""
     fails: str = ""
-    """Which server fails well above its peers, in words. No load may be moved to it, so no server is reduced."""
+    """Which server fails well above its peers, in words. No load may be moved to it, so no slow server is reduced."""
 
 
 def limit(usable: int, max_mitigated: float) -> int:
@@ -53,15 +53,17 @@ def admit(
     `reduced`: servers that are below their baseline now. `waiting`: servers whose episode only waits for its end; one
     of these that stands at its baseline is not lowered. `held`: servers whose weight a person or another program keeps.
     `failing`: share of failed requests of the servers that fail well above their peers. The load that is taken from one
-    server goes to all others, so nothing is moved while a server fails that is not lowered itself.
+    server goes to all others, so no slow server's is moved while a server fails that is not lowered itself. A server in
+    `errors` loses most of its answers, so each other one is better, a slow one and one that fails less.
     """
-    if "all_slow" in states.values():
-        return Admission(frozenset(), "all servers are slow alike, so it is no neighbour")
     slow = [server for server, state in states.items() if state in SLOW_ALONE]
     reduce = frozenset(server for server in slow if server in reduced or server not in waiting)
+    lost = frozenset(server for server in reduce if states[server] == "errors")
+    if "all_slow" in states.values():
+        return Admission(lost, "all servers are slow alike, so it is no neighbour")
     for server, share in (failing or {}).items():
         if server not in reduce or server in held:
-            return Admission(frozenset(), fails=f"{server} fails {share:.0%} of its requests")
+            return Admission(lost, fails=f"{server} fails {share:.0%} of its requests")
     return Admission(reduce)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from slackwater.detector.classify.failures import LEAST_S, Failing, Failures
+from slackwater.detector.classify.failures import LEAST_S, WELL_S, Failing, Failures
 from slackwater.detector.classify.failures import bound as chernoff
 from slackwater.detector.features.columns import Floats
 from tests.support.seeds import seeds
@@ -101,7 +102,7 @@ def test_a_server_that_fails_at_once_is_in_an_episode_within_two_seconds(
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_it_ends_with_some_20_good_answers_and_not_with_time(seed: int) -> None:
+def test_it_ends_with_good_answers_and_not_with_time(seed: int) -> None:
     pool = Pool(seed=seed).run(30.0, calm).run(3.0, lambda _: [(0.0, 20.0), (20.0, 0.0), (20.0, 0.0)])
     pool.run(40.0, lambda _: [(0.0, 0.0), (30.0, 0.0), (30.0, 0.0)])
     assert pool.failures.on[0], "nothing is known without requests"
@@ -110,10 +111,33 @@ def test_it_ends_with_some_20_good_answers_and_not_with_time(seed: int) -> None:
     assert pool.last.probability[0] > 0.75, "a trial whose requests fail"
     pool.run(1.4, lambda _: [(8.0, 0.0), (26.0, 0.0), (26.0, 0.0)])
     assert pool.last.probability[0] < 0.25, "one whose requests do not"
-    pool.run(3.0, calm)
+    pool.run(5.0, calm)
+    assert pool.failures.on[0], "it may fail only once it has its full load"
+    pool.run(1.6, lambda _: [(0.0, 20.0), (20.0, 0.0), (20.0, 0.0)])
+    assert pool.last.probability[0] > 0.75, "a second of failures takes that load away again"
+    pool.run(WELL_S + 4.0, calm)
     assert not pool.failures.on.any()
     assert np.isnan(pool.last.peers).all(), "what it failed before says nothing any more"
     assert len(pool.episodes) == 1
+
+
+def test_answers_to_health_checks_do_not_show_a_monitor_that_a_drained_server_is_well() -> None:
+    pool = Pool(is_monitor=True).run(30.0, calm).run(3.0, lambda _: [(0.5, 20.0), (20.0, 0.0), (20.0, 0.0)])
+    for _ in range(100):
+        pool.failures.report(pool.now_s, {"a": (0.0, 0.0, 0.0)}, lambda _: 0)
+        pool.run(0.2, lambda _: [(1.0, 0.0), (30.0, 0.0), (30.0, 0.0)])
+    assert pool.failures.on[0]
+    assert pool.last is not None
+    assert pool.last.probability[0] > 0.6
+
+
+def test_a_rate_that_the_balancer_does_not_count_is_no_rate_of_zero() -> None:
+    for rps, on in ((math.nan, False), (0.0, True)):
+        pool = Pool(is_monitor=True).run(30.0, calm).run(3.0, lambda _: [(0.0, 20.0), (20.0, 0.0), (20.0, 0.0)])
+        for _ in range(100):
+            pool.failures.report(pool.now_s, {"a": (rps, 0.0, 1.0)}, lambda _: 0)
+            pool.run(0.2, calm)
+        assert pool.failures.on[0] == on
 
 
 STORIES: dict[str, Rates] = {
@@ -123,6 +147,11 @@ STORIES: dict[str, Rates] = {
     ],
     "a route that is broken everywhere": lambda _: [(14.0, 6.0)] * 3,
     "a client that provokes failures on a sticky server": lambda _: [(20.0, 200.0), (20.0, 0.0), (20.0, 0.0)],
+    "such a client, which sends good requests to the others": lambda _: [(20.0, 200.0), (200.0, 0.0), (200.0, 0.0)],
+    "such a client, which sends them ever more": lambda at_s: [
+        (20.0, 200.0),
+        *[(20.0 + 3.0 * at_s, 0.0)] * 2,
+    ],
     "such a client, where traffic falls": lambda at_s: [
         (20.0 - at_s / 5.0, 100.0),
         (20.0 - at_s / 5.0, 0.0),

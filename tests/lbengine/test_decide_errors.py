@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
@@ -13,9 +16,16 @@ NAMES = ("host0", "host1", "host2")
 NOW_S = 100.0
 
 
-def failing_pool(count: int, pool: HAProxyPool = POOL, total_rps: float = 180.0, shown: bool = True) -> Decisions:
-    """The decisions on three servers at their baselines, of which so many are in an episode of `errors`."""
-    verdicts = {name: verdict(name, "calm", 0.0, 300.0) for name in NAMES}
+def failing_pool(
+    count: int,
+    pool: HAProxyPool = POOL,
+    total_rps: float = 180.0,
+    shown: bool = True,
+    others: Mapping[str, Any] | None = None,
+) -> Decisions:
+    """The decisions on three servers at their baselines, of which so many are in an episode of `errors`. `others`: what
+    else is known of the others."""
+    verdicts = {name: msgspec.structs.replace(verdict(name, "calm", 0.0, 300.0), **(others or {})) for name in NAMES}
     for name in NAMES[:count]:
         fails = verdict(name, "errors", 0.87, 300.0)
         path = ["87% of its requests fail, and 0% of its peers'"]
@@ -62,6 +72,13 @@ def test_a_cause_that_is_switched_off_is_shown_and_moves_nothing() -> None:
 def test_a_failing_server_in_an_episode_that_only_waits_for_its_end_does_not_hold_others_back() -> None:
     decisions = failing_pool(1, shown=False)
     assert (decisions.servers["host0"].position.weight, decisions.servers["host0"].cause) == (100, "not_shown")
+
+
+def test_a_failing_server_gets_nothing_though_another_fails_a_little_or_the_others_are_slow_alike() -> None:
+    assert weights_in(failing_pool(1, others={"failed_share": 0.05, "peers_failed_share": 0.0})) == [0, 100, 100]
+    slow = failing_pool(1, others={"state": "all_slow"})
+    assert weights_in(slow) == [0, 100, 100]
+    assert [slow.servers[name].cause for name in NAMES] == ["errors", "panic", "panic"]
 
 
 def tried(

@@ -156,6 +156,13 @@ def test_all_slow_in_any_verdict_is_panic() -> None:
     assert admission.panic
 
 
+def test_a_server_that_loses_its_answers_is_reduced_whatever_else_is_slow_or_fails() -> None:
+    slow = guard.admit({"h1": "errors", "h2": "all_slow", "h3": "all_slow"}, reduced=())
+    assert (slow.reduce, bool(slow.panic)) == (frozenset(["h1"]), True)
+    fails = guard.admit({"h1": "errors", "h2": "calm", "h3": "interference"}, (), failing={"h1": 1.0, "h2": 0.05})
+    assert (fails.reduce, fails.fails) == (frozenset(["h1"]), "h2 fails 5% of its requests")
+
+
 def test_overload_alone_is_no_panic_and_no_reason_to_reduce() -> None:
     admission = guard.admit({"h1": "overload", "h2": "overload", "h3": "calm"}, reduced=())
     assert admission == guard.Admission(frozenset())
