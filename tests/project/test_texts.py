@@ -1,0 +1,52 @@
+"""The list of the texts that a person may see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tools.texts import ROOT, files, texts
+
+CODE = '''"""A module about nothing."""
+
+import click
+
+WHY = "its programs wait for a CPU"
+WORD = "calm"
+
+
+def reason(times: float) -> str:
+    """A docstring for developers only."""
+    return f"it waits {times:.0f} times as long"
+
+
+@click.command()
+def week() -> None:
+    """Show what a week was."""
+'''
+PAGE = """<h1>{{ pool }}</h1>
+{# never shown to anybody #}
+<p>No servers on record.</p>
+<p>Slow since {{ since }} or so{% if late %}, which is late{% endif %}</p>
+"""
+
+
+def test_sentences_of_code_are_listed_with_their_lines_and_docstrings_are_not(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text(CODE)
+    assert [(text.line, text.text) for text in texts(tmp_path / "code.py", tmp_path)] == [
+        (5, "its programs wait for a CPU"),
+        (11, "it waits {...} times as long"),
+        (16, "Show what a week was."),
+    ]
+
+
+def test_the_text_of_a_template_is_listed_without_its_tags(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(PAGE)
+    assert [(text.line, text.text) for text in texts(tmp_path / "page.html", tmp_path)] == [
+        (3, "No servers on record."),
+        (4, "Slow since {...} or so, which is late"),
+    ]
+
+
+def test_each_part_that_speaks_to_people_is_read() -> None:
+    folders = {path.relative_to(ROOT).parts[0] for path in files()}
+    assert folders == {"slackwater", "detector", "lbengine", "web"}

@@ -1,0 +1,105 @@
+"""Lists every text that a person may see, with the place where it is made: `python tools/texts.py [--json] [PATH...]`.
+
+These are strings of at least three words in the code of page, commands, detector, lbengine and the controller's other
+parts (reasons, errors, log lines, help), and the text of the page's templates. Docstrings are for developers and are
+left out, but for those of commands, which are their help. In a text `{...}` stands for a value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("slackwater", "detector", "lbengine", "web")
+LEAST_WORDS = 3
+WORD = re.compile(r"[A-Za-z]{2,}")
+
+
+@dataclass(frozen=True)
+class Text:
+    """One text, and the line in which it begins."""
+
+    path: str
+    line: int
+    text: str
+
+
+def texts(path: Path, root: Path = ROOT) -> Iterator[Text]:
+    """The texts of a Python file or a template below `root`, in the order of their lines."""
+    source, name = path.read_text(encoding="utf-8"), str(path.relative_to(root))
+    made = _of_template(source) if path.suffix == ".html" else _of_code(ast.parse(source))
+    for line, text in sorted(made):
+        if len(WORD.findall(text)) >= LEAST_WORDS:
+            yield Text(name, line, " ".join(text.split()))
+
+
+def _of_code(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)} - set(_help(tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield (
+                node.lineno,
+                "".join(part.value if isinstance(part, ast.Constant) else "{...}" for part in node.values),
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and not {id(node)} & (inside | alone):
+            yield node.lineno, node.value
+
+
+def _help(tree: ast.AST) -> Iterator[int]:
+    """The docstrings that a command prints: those of functions with a decorator of click."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and any("command" in ast.unparse(mark) for mark in node.decorator_list):
+            first = node.body[0]
+            if isinstance(first, ast.Expr):
+                yield id(first.value)
+
+
+def _of_template(source: str) -> list[tuple[int, str]]:
+    """The text between tags; what Jinja fills in is `{...}`."""
+    plain = re.sub(
+        r"\{[{%#].*?[}%#]\}", lambda made: "{...}" if made[0].startswith("{{") else "", source, flags=re.DOTALL
+    )
+    parser = _Template()
+    parser.feed(plain)
+    return parser.kept
+
+
+class _Template(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[tuple[int, str]] = []
+
+    def handle_data(self, data: str) -> None:
+        """Keeps a text with its line."""
+        self.kept.append((self.getpos()[0], data))
+
+
+def files() -> list[Path]:
+    """The files that git knows and that make texts."""
+    asked = ("git", "ls-files", "-z", "--", *(f"{folder}/*.{kind}" for folder in FOLDERS for kind in ("py", "html")))
+    listed = subprocess.run(asked, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return [path for name in listed.split("\0") if name and not (path := ROOT / name).is_symlink()]
+
+
+def main() -> None:
+    """Prints each text after its place."""
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Example: tools/texts.py lbengine/decision/explain.py")
+    parser.add_argument("--json", action="store_true", help="an object a line, for programs")
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="only these files")
+    given = parser.parse_args()
+    for path in [path.resolve() for path in given.paths] or files():
+        for text in texts(path):
+            print(json.dumps(asdict(text)) if given.json else f"{text.path}:{text.line}: {text.text}")
+
+
+if __name__ == "__main__":
+    main()
