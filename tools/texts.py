@@ -48,7 +48,7 @@ def _of_code(tree: ast.AST) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.JoinedStr):
             yield (
                 node.lineno,
-                "".join(part.value if isinstance(part, ast.Constant) else "{...}" for part in node.values),
+                "".join(str(part.value) if isinstance(part, ast.Constant) else "{...}" for part in node.values),
             )
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and not {id(node)} & (inside | alone):
             yield node.lineno, node.value
