@@ -16,6 +16,7 @@ from slackwater.views.row import Row
 
 def row(node: str, state: State = "calm", condition: ServerCondition = "up", **more: Any) -> Row:
     fields = {"weight": 100, "baseline": 100, "wanted": 100, "rps": 20.0, "rt_p95_ms": 9.0, "cpu": 0.2} | more
+    fields.setdefault("full_weight", fields["baseline"])
     made = Row(node=node, server=node, condition=condition, state=state, since_unix_s=None, share=None,
                share_wanted=None, rt_p99_ms=None, why="", **fields)  # fmt: skip
     made.exceptions = exceptions(made, "HAProxy")

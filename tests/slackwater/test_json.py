@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from slackwater.controller.cli.main import cli
-from tests.support.paths import ROOT
 from tests.support.real_processes import free_address
 
 WITHOUT = {
@@ -50,12 +48,6 @@ def test_every_command_has_json_but_those_that_are_listed() -> None:
     }
     assert without == set(WITHOUT)
     assert len(ALL) > 50
-
-
-def test_the_readme_names_the_commands_without_json() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (sentence,) = re.findall(r"(?s)`--json` for programs, all but ([^:]*?):", readme)
-    assert set(re.findall(r"`([^`]+)`", sentence)) == {name.split()[-1] for name in WITHOUT}
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ TOKEN = "swt_0123456789abcdefghijklmnopqrstuvwxyz"
 PLAIN = {
     "pool.name", "pool.balancer", "pool.mode", "pool.law", "pool.backend", "pool.socket", "pool.sockets",
     "pool.weight_delivery", "pool.servers", "pool.service", "pool.scheduler", "pool.group", "pool.config",
-    "pool.zones", "pool.machine_types", "balancer_view.mode", "balancer_view.sniffer",
+    "pool.zones", "pool.machine_types", "pool.causes_off", "balancer_view.mode", "balancer_view.sniffer",
     "state_dir", "bus.url", "bus.listen", "bus.tls_cert", "bus.user", "bus.control_user", "bus.tls_ca",
     "detector.model", "lbengine.hooks", "retune.mode", "retune.policy", "retune.knowledge", "retune.calm_frequency",
     "retune.leave_alone", "governor.mode", "governor.policy", "governor.knobs", "governor.curve", "web.listen",

@@ -115,7 +115,7 @@ def test_the_page_s_address_comes_first_and_the_page_shows_what_was_told(start: 
     assert "This is a recording" in printed
     assert "AMD EPYC, 2 cores" in printed, "it says of what machine"
     assert "`forks` began beside host2: many short-lived processes" in printed, "and what was noisy"
-    assert "host2: interference (cpu)\n            because the canary's wait for a core" in printed
+    assert "host2: interference (cpu)\n            because a program that wants a CPU waits " in printed
     assert "would have been done: weight of host2: 100 → " in printed
     assert "            because a noisy neighbour slows it" in printed
     assert "docs/operations/install.md" in printed.partition("Next:")[2]

@@ -27,7 +27,7 @@ CODE = (
     *(
         "lbengine/decision",
         "lbengine/laws",
-        *(f"lbengine/{module}.py" for module in ("balancer", "baseline", "errors")),
+        *(f"lbengine/{module}.py" for module in ("balancer", "baseline")),
     ),
 )
 """The figures depend on the content of these files. With other content they are figures of another program."""

@@ -252,8 +252,8 @@ def _servers(settings: ControllerSettings, pool: PoolSettings, snapshot: Snapsho
     if errors and rates:
         text = f"{sum(rates):.1f} requests/s, {sum(errors):.1f} errors/s"
         yield CheckLine(f"requests of pool {pool.name}", "ok", text)
-    if words := evenness(cycle):
-        yield CheckLine(f"unequal servers of pool {pool.name}", "ok", words)
+    if cycle.evenness is not None and cycle.evenness.outcome in ("uneven", "coarse"):
+        yield CheckLine(f"unequal servers of pool {pool.name}", "ok", evenness(cycle))
     weights = {server.name: server.weight for server in snapshot.servers}
     for server in cycle.servers:
         about = f"server {server.server} of pool {pool.name}"
