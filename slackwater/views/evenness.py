@@ -35,6 +35,12 @@ def evenness(cycle: Cycle | None) -> str:
     return f"{carries}; {coarse}{would}{_saved(even.saved, len(servers))}"
 
 
+def uneven_advice(cycle: Cycle | None) -> str:
+    """The same where other weights would help; else empty."""
+    even = None if cycle is None else cycle.evenness
+    return evenness(cycle) if even is not None and even.outcome in ("uneven", "coarse") else ""
+
+
 def _weights(servers: Sequence[ServerState]) -> str:
     """`weights 100, 100, 60`, in the order of the servers."""
     if len(servers) <= MOST_NAMED:

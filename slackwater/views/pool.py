@@ -24,7 +24,7 @@ from slackwater.core.messages import (
     State,
     Verdict,
 )
-from slackwater.views.evenness import evenness, max_over_mean, servers_saved
+from slackwater.views.evenness import max_over_mean, servers_saved, uneven_advice
 from slackwater.views.headline import beside_the_verdict, exceptions, headline
 from slackwater.views.percentile import pooled_ms
 from slackwater.views.percentiles import PoolPercentiles
@@ -220,7 +220,7 @@ def pool_status(
         weights_unix_s=cycle.time_unix_s if cycle and stale else None,
         rt_p95_ms=pooled_ms(measured_now, 0.95),
         rt_p99_ms=pooled_ms(measured_now, 0.99),
-        evenness=evenness(cycle) if seen else "",
+        evenness=uneven_advice(cycle) if seen else "",
         max_over_mean=max_over_mean(cycle) if seen else None,
         servers_saved=servers_saved(cycle) if seen else None,
         rows=rows,

@@ -6,7 +6,11 @@ const browser = await launch();
 const looks = [["wide", 1280, false], ["wide-dark", 1280, true], ["narrow", 390, false], ["narrow-dark", 390, true]];
 for (const [look, width, dark] of looks) {
   const page = await open(browser, url, { width, height: width > 1000 ? 1000 : 800, dark });
-  const shoot = async (name) => page.screenshot({ path: `${folder}/${name}-${look}.png`, fullPage: true });
+  const shoot = async (name) => {
+    // Rows that are far from the screen are not laid out.
+    await page.evaluate(() => document.querySelectorAll(".long tbody tr").forEach((row) => { row.style.contentVisibility = "visible"; }));
+    await page.screenshot({ path: `${folder}/${name}-${look}.png`, fullPage: true });
+  };
   if (look === "wide" || all) {
     await page.goto("/login");
     await shoot("login");

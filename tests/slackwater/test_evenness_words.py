@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from slackwater.core.messages import Cycle, Evenness, EvennessOutcome, ServerState
-from slackwater.views.evenness import evenness, max_over_mean, servers_saved
+from slackwater.views.evenness import evenness, max_over_mean, servers_saved, uneven_advice
 
 
 def cycle(
@@ -70,6 +70,13 @@ def test_what_is_not_known_is_said() -> None:
 def test_even_servers_and_least_connections_need_no_weights() -> None:
     assert evenness(cycle("even")).endswith("the mean is 61%; other weights would gain nothing")
     assert "no other weights are advised" in evenness(cycle("by_itself"))
+
+
+def test_page_status_and_check_have_it_where_other_weights_would_help() -> None:
+    assert uneven_advice(cycle("uneven")) == evenness(cycle("uneven"))
+    assert uneven_advice(cycle("coarse")) == evenness(cycle("coarse"))
+    assert [uneven_advice(cycle(outcome)) for outcome in ("even", "by_itself", "not_known")] == ["", "", ""]
+    assert uneven_advice(None) == ""
 
 
 def test_of_many_servers_the_weak_ones_are_named() -> None:

@@ -25,7 +25,7 @@ from slackwater.core.options import config_option, seconds_of
 from slackwater.core.state_dir import read_serve, running_serve
 from slackwater.lbengine.backends.table import advice, balancer_of, check, lacks
 from slackwater.lbengine.balancer import BalancerError, Snapshot
-from slackwater.views.evenness import evenness
+from slackwater.views.evenness import uneven_advice
 from slackwater.views.headline import fails
 
 HEARD_WITHIN_S = 5.0
@@ -252,8 +252,8 @@ def _servers(settings: ControllerSettings, pool: PoolSettings, snapshot: Snapsho
     if errors and rates:
         text = f"{sum(rates):.1f} requests/s, {sum(errors):.1f} errors/s"
         yield CheckLine(f"requests of pool {pool.name}", "ok", text)
-    if cycle.evenness is not None and cycle.evenness.outcome in ("uneven", "coarse"):
-        yield CheckLine(f"unequal servers of pool {pool.name}", "ok", evenness(cycle))
+    if words := uneven_advice(cycle):
+        yield CheckLine(f"unequal servers of pool {pool.name}", "ok", words)
     weights = {server.name: server.weight for server in snapshot.servers}
     for server in cycle.servers:
         about = f"server {server.server} of pool {pool.name}"
