@@ -51,6 +51,11 @@ class Watched:
                 await asyncio.sleep(0.01)
         assert happened(), event
 
+    async def new_counters(self) -> None:
+        """Waits until the balancer was asked again."""
+        before = self.view._counters
+        await self.until(lambda: self.view._counters is not before, "a look at the balancer")
+
     async def a_look(self) -> None:
         """Waits for a Sample of each node that is of later counters than now."""
         before = len(self.samples)
