@@ -207,13 +207,11 @@ def plainly(feature: str, frame: Frame, row: int) -> str:
     column = int(frame.columns_of(feature)[row])
     signal, value = SIGNALS[column], float(frame.values[row, column])
     own, peers = float(frame.own[row, column]), float(frame.peers[row, column])
-    if math.isnan(value) or not signal.plain:
+    times = peers if math.isnan(own) else own
+    if math.isnan(value) or math.isnan(times) or not signal.plain:
         return _describe(feature, frame, np.array([row]))[0]
     lent = bool(frame.borrowed[row])
     usual = "as on the other servers" if math.isnan(own) else "as usual on the other servers" if lent else "as usual"
-    times = peers if math.isnan(own) else own
-    if math.isnan(times):
-        return _describe(feature, frame, np.array([row]))[0]
     text = signal.plain.format(times=f"{_rounded(times)} times", usual=usual, value=f"{value:.3g}{signal.unit}")
     return f"{text}, unlike on the other servers" if usual == "as usual" and peers >= ALONE else text
 

@@ -120,7 +120,8 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
     weights |= {name: move.position.weight for name, move in moves.items()}
     firm = {name for name in drains if view.drains[name].is_firm}
     low = {name for name in ((reduce | drains) - firm) & moves.keys() if weights[name] < servers.movable[name]}
-    room = Room(loads, total_rps, pool.u_threshold, snapshot.by_concurrency, step_of(loads, snapshot))
+    step = step_of([load.baseline for load in loads], snapshot)
+    room = Room(loads, total_rps, pool.u_threshold, snapshot.by_concurrency, step)
     filled, given_back = room.give_back(weights, low)
     for load in loads:
         if (weight := given_back.get(load.server)) is not None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from slackwater.core.messages import EvennessOutcome
 from slackwater.lbengine.balancer import Snapshot
 from slackwater.lbengine.decision.loads import LEAST_ERROR, Load
-from slackwater.lbengine.laws.grain import grain
+from slackwater.lbengine.decision.split import step_of
 
 MEMORY_S = 1800.0
 """After this much calm an observation counts for 1/e."""
@@ -63,8 +63,7 @@ class Pool:
 
 def pool_of(baselines: Mapping[str, int], snapshot: Snapshot) -> Pool:
     """The pool with these baselines, as the balancer shows it."""
-    step = grain(list(baselines.values())) if snapshot.serves_in_runs else 1
-    return Pool(baselines, step, snapshot.by_concurrency)
+    return Pool(baselines, step_of(list(baselines.values()), snapshot), snapshot.by_concurrency)
 
 
 @dataclass(frozen=True)

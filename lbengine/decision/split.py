@@ -99,7 +99,7 @@ def _by_law(
     if snapshot.by_concurrency:
         weights = _by_concurrency(loads, capacity, rates, total_rps, u_threshold)
     else:
-        weights = _rounded(loads, rates, step_of(loads, snapshot))
+        weights = _rounded(loads, rates, step_of([load.baseline for load in loads], snapshot))
     others_rps = math.fsum(mu for load, mu in zip(loads, capacity, strict=True) if not load.reduce)
     return {
         load.server: Share(weights[load.server], "capacities", rate, total_rps, mu, others_rps)
@@ -108,9 +108,9 @@ def _by_law(
     }
 
 
-def step_of(loads: Sequence[Load], snapshot: Snapshot) -> int:
+def step_of(baselines: Sequence[int], snapshot: Snapshot) -> int:
     """The step of which all weights are a multiple."""
-    return grain([load.baseline for load in loads]) if snapshot.serves_in_runs else 1
+    return grain(baselines) if snapshot.serves_in_runs else 1
 
 
 def _by_severity(loads: Sequence[Load], basis: Basis) -> dict[str, Share]:

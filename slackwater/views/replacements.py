@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import msgspec
@@ -63,14 +63,10 @@ def attempts(changes: Iterable[Change]) -> list[Attempt]:
         before = by_id.get(change.follows)
         if before is None:
             continue
-        ran, ended, ended_s = before.ran_unix_s, before.ended, before.ended_unix_s
         if change.cause == "replacing":
-            ran = change.time_unix_s
+            by_id[before.id] = replace(before, ran_unix_s=change.time_unix_s)
         elif change.cause in REPLACE_ENDS or change.cause == "same_machine":
-            ended, ended_s = change.cause, change.time_unix_s
-        by_id[change.follows] = Attempt(
-            before.id, before.node, before.begun_unix_s, ran, ended, ended_s, applied=before.applied
-        )
+            by_id[before.id] = replace(before, ended=change.cause, ended_unix_s=change.time_unix_s)
     return list(by_id.values())
 
 

@@ -40,7 +40,7 @@ def with_room(
     assert set(given) == {load.server for load in loads if load.reduce}
     weights = {load.server: given[load.server].weight if load.reduce else load.baseline for load in loads}
     low = {load.server for load in loads if load.reduce and weights[load.server] < load.baseline}
-    room = Room(loads, total, u_threshold, look.by_concurrency, step_of(loads, look))
+    room = Room(loads, total, u_threshold, look.by_concurrency, step_of([load.baseline for load in loads], look))
     weights |= room.give_back(weights, low)[1]
     return [weights[load.server] for load in loads]
 

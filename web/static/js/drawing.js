@@ -5,6 +5,8 @@ const FONT_PX = 11;
 const NAME_ROW_PX = 13;
 const MOST_NAME_PX = 110;
 
+const font = (weight, scale = 1) => `${weight} ${FONT_PX * scale}px system-ui, sans-serif`;
+
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
@@ -17,7 +19,7 @@ export function drawSpans(plot, spans) {
   ctx.beginPath();
   ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
   ctx.clip();
-  ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
+  ctx.font = font(600, dpr);
   ctx.textAlign = "left";
   ctx.textBaseline = "bottom";
   for (const span of spans) {
@@ -39,7 +41,7 @@ export function drawMarks(plot, marks, labelled) {
   const { ctx, bbox } = plot;
   const dpr = devicePixelRatio;
   ctx.save();
-  ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
+  ctx.font = font(600, dpr);
   ctx.textAlign = "left";
   ctx.textBaseline = "top";
   ctx.lineWidth = 1.5 * dpr;
@@ -71,7 +73,7 @@ export function drawCuts(plot, cuts, unit) {
   const { ctx, bbox } = plot;
   const dpr = devicePixelRatio;
   ctx.save();
-  ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
+  ctx.font = font(600, dpr);
   ctx.textBaseline = "top";
   ctx.textAlign = "left";
   let free = bbox.left;
@@ -98,7 +100,7 @@ export function drawCuts(plot, cuts, unit) {
 // The width that the servers' names need beside the right ends of their lines, in CSS pixels.
 export function roomForNames(names) {
   const { ctx } = roomForNames;
-  ctx.font = `600 ${FONT_PX}px system-ui, sans-serif`;
+  ctx.font = font(600);
   return Math.min(MOST_NAME_PX, Math.max(0, ...names.map((name) => ctx.measureText(name).width)) + 8);
 }
 roomForNames.ctx = document.createElement("canvas").getContext("2d");
@@ -116,7 +118,7 @@ export function drawNames(plot, ends) {
   places.forEach((place, i) => { place.y = Math.max(place.y, i > 0 ? places[i - 1].y + row : bbox.top + row / 2); });
   for (let i = places.length - 1; i >= 0; i -= 1) places[i].y = Math.min(places[i].y, i < places.length - 1 ? places[i + 1].y - row : lowest);
   ctx.save();
-  ctx.font = `600 ${FONT_PX * dpr}px system-ui, sans-serif`;
+  ctx.font = font(600, dpr);
   ctx.textAlign = "left";
   ctx.textBaseline = "middle";
   for (const { node, colour: name, y } of places) {
@@ -139,7 +141,7 @@ export function drawTarget(plot, target, text) {
   ctx.moveTo(bbox.left, y);
   ctx.lineTo(bbox.left + bbox.width, y);
   ctx.stroke();
-  ctx.font = `${FONT_PX * dpr}px system-ui, sans-serif`;
+  ctx.font = font(400, dpr);
   ctx.textAlign = "left";
   ctx.textBaseline = "bottom";
   ctx.fillText(text, bbox.left + 4 * dpr, y - 2 * dpr);
