@@ -33,6 +33,7 @@ lint: setup  ## formatting, lints and types of both languages; generated documen
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
+	python tools/version.py --check
 	python tools/lock.py --check
 	python tools/audit.py
 	python tools/schema.py --check
@@ -99,7 +100,7 @@ chaos: setup  ## random faults in a cluster under load; what must hold is checke
 protocols: setup  ## lease and takeover under faults in simulated time (SCHEDULES=100000 SEED=1)
 	python -m tests.simulation.commands $(SCHEDULES:%=--schedules %) $(SEED:%=--seed %)
 
-docs: setup  ## writes the generated documents: schema/*.json, docs/reference/{settings,messages,metrics,api,command-line}.md
+docs: setup  ## writes the generated documents: schema/*.json, docs/reference/{settings,messages,metrics,api,command-line}.md, docs/how-it-works/lab-commands.md
 	python tools/schema.py
 	python -m tools.reference_docs
 

@@ -1,6 +1,7 @@
 """Writes docs/reference/{settings,messages,metrics,api,command-line}.md: from the declared settings, schema/, the code
-of the metrics, the description of the API, and what `--help` of each command prints. And the README.md of each Ansible
-role, from its argument_specs.yml; and CONTRIBUTING.md's lists, from tools/adding.toml.
+of the metrics, the description of the API, and what `--help` of each command prints; that of the lab's commands goes to
+docs/how-it-works/lab-commands.md. And the README.md of each Ansible role, from its argument_specs.yml; and
+CONTRIBUTING.md's lists, from tools/adding.toml.
 
 `--check` writes nothing and exits 1 when a page is not what it would be.
 """
@@ -23,6 +24,7 @@ from typing import Any
 import click
 
 import slackwater.lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
+from slackwater.controller.cli.added import place_of
 from slackwater.controller.cli.main import cli
 from slackwater.core import config
 from slackwater.core.messages import KINDS
@@ -32,7 +34,6 @@ from slackwater.web.metric_values import METRICS
 from tools.role_docs import role_page
 
 ROOT = Path(__file__).resolve().parent.parent
-REFERENCE = ROOT / "docs/reference"
 PROGRAMS = ("slackwater-monitor", "slackwater-sniffer", "slackwater-wsengine")
 WIDTH = 100
 MARGIN = 2
@@ -265,15 +266,40 @@ def of_program(program: Path, words: list[str]) -> Iterator[tuple[str, str]]:
             yield from of_program(program, [*words, name])
 
 
+def help_of(name: str, text: str, heading: str = "###") -> str:
+    """A section with what `--help` of a command prints; a program's own is above those of its commands."""
+    lines = "\n".join(line.rstrip() for line in text.strip().splitlines())
+    return f"{heading if ' ' in name else '##'} {name}\n\n```text\n{lines}\n```\n"
+
+
+def of_the_lab(name: str) -> bool:
+    """Is this command, or a group that it is in, added by `slackwater-lab`?"""
+    words = name.split()[1:]
+    return any(place_of(".".join(words[:length])) is not None for length in range(1, len(words) + 1))
+
+
 def command_line() -> str:
-    """The help of every command."""
-    parts = ["# Command line\n", NOTE.format(source="what `--help` of each command prints")]
-    groups = {"slackwater": of_click(cli, ["slackwater"])}
-    groups |= {name: of_program(ROOT / "target/release" / name, [name]) for name in PROGRAMS}
-    for program, commands in groups.items():
-        for name, text in commands:
-            lines = "\n".join(line.rstrip() for line in text.strip().splitlines())
-            parts.append(f"{'##' if name == program else '###'} {name}\n\n```text\n{lines}\n```\n")
+    """The help of every command that a site may have."""
+    parts = [
+        "# Command line\n",
+        NOTE.format(source="what `--help` of each command prints"),
+        "Commands for developers, such as `slackwater lab`: [the lab's commands](../how-it-works/lab-commands.md).\n",
+    ]
+    parts += [help_of(name, text) for name, text in of_click(cli, ["slackwater"]) if not of_the_lab(name)]
+    for program in PROGRAMS:
+        parts += [help_of(name, text) for name, text in of_program(ROOT / "target/release" / program, [program])]
+    return "\n".join(parts)
+
+
+def lab_commands() -> str:
+    """The help of every command that `slackwater-lab` adds."""
+    parts = [
+        "# The lab's commands\n",
+        NOTE.format(source="what `--help` of each command prints"),
+        "For developers: what `pip install . ./lab` adds in a checkout. What they do: [the lab](lab.md) and\n"
+        "[the governor](governor.md). None of it is [stable](../operations/upgrading.md#what-is-stable).\n",
+    ]
+    parts += [help_of(name, text, "##") for name, text in of_click(cli, ["slackwater"]) if of_the_lab(name)]
     return "\n".join(parts)
 
 
@@ -297,11 +323,12 @@ def numbered(steps: Sequence[tuple[str, str]]) -> str:
 
 
 PAGES = {
-    "settings.md": settings,
-    "messages.md": messages,
-    "metrics.md": metrics,
-    "api.md": api,
-    "command-line.md": command_line,
+    "docs/reference/settings.md": settings,
+    "docs/reference/messages.md": messages,
+    "docs/reference/metrics.md": metrics,
+    "docs/reference/api.md": api,
+    "docs/reference/command-line.md": command_line,
+    "docs/how-it-works/lab-commands.md": lab_commands,
 }
 
 
@@ -316,7 +343,7 @@ def main() -> int:
     status = 0
     roles = {folder / "README.md": partial(role_page, folder) for folder in sorted(ROOT.glob("ansible/roles/*"))}
     for path, page in (
-        {REFERENCE / name: page for name, page in PAGES.items()} | roles | {ROOT / "CONTRIBUTING.md": contributing}
+        {ROOT / name: page for name, page in PAGES.items()} | roles | {ROOT / "CONTRIBUTING.md": contributing}
     ).items():
         text = page()
         if path.exists() and path.read_text(encoding="utf-8") == text:

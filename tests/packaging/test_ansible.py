@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from slackwater import __version__
 from slackwater.core.bus import config as bus_config
 from slackwater.core.config import parse
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
@@ -343,10 +342,6 @@ def test_ansible_s_own_documentation_has_each_role_and_module(installed: dict[st
     words = ["ansible-doc", "--json", "-t", kind, *(f"{COLLECTION}.{name}" for name in names)]
     done = subprocess.run(words, env=installed, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
     assert {name.rpartition(".")[2] for name in json.loads(done.stdout)} == names
-
-
-def test_the_collection_has_the_version_of_the_rest() -> None:
-    assert yaml.safe_load((ANSIBLE / "galaxy.yml").read_text())["version"] == __version__
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)

@@ -54,6 +54,13 @@ def test_the_governor_works_without_its_simulated_machines(command: str) -> None
     assert done.stderr == f"error: `slackwater governor {command}` needs slackwater-lab: {needs}"
 
 
+def test_the_overview_lists_the_lab_only_where_it_is_installed() -> None:
+    listed = python("from slackwater.controller.cli.main import cli; cli(['--help'])").stdout
+    assert "\n  status " in listed
+    assert "\n  lab " not in listed
+    assert "For developers" not in listed
+
+
 def test_reading_a_recording_without_them_is_one_line_too() -> None:
     recording = ROOT / "requirements.txt"
     done = python(f"from slackwater.controller.cli.main import cli; cli(['detector', 'evaluate', {str(recording)!r}])")

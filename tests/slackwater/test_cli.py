@@ -140,6 +140,12 @@ def test_hidden_command_is_not_in_the_overview() -> None:
     assert "\n  run " not in overview
 
 
+def test_commands_for_developers_come_last() -> None:
+    operators, _, developers = run("--help").output.partition("For developers:")
+    assert "\n  lab " in developers
+    assert "\n  governor " in operators
+
+
 def test_unknown_command_is_refused() -> None:
     result = run("statsu")
     assert result.exit_code == 2

@@ -108,7 +108,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "Write the configuration of your own nats-server, with users.",
         ),
     },
-    "Detector and laboratory": {
+    "A detector of your own": {
         "detector": (
             "slackwater.controller.cli.detector_commands:detector",
             "Show the detector's model as text, and its scores.",
@@ -126,10 +126,14 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "slackwater.controller.cli.detector_commands:train",
             "Build the detector's model from labelled recordings.",
         ),
+    },
+    "Cores and clocks": {
         "governor": (
             "slackwater.controller.cli.governor_commands:governor",
-            "Cores and clocks for a response-time target: what a policy would set, here or on simulated machines.",
+            "What meets a response-time target with little energy: show it, or set it.",
         ),
+    },
+    "For developers": {
         "lab": (ADDED, "A small cluster on this machine, with noise: demo, experiments, recordings."),
     },
 }
@@ -196,11 +200,16 @@ def incomplete(name: str, missing: Sequence[str]) -> click.Command:
     )
 
 
+def is_listed(name: str) -> bool:
+    """The overview names a command of another distribution only where that is installed."""
+    return COMMANDS[name][0] != ADDED or place_of(name) is not None
+
+
 class LazyGroup(click.Group):
     """A group that imports a command when it is called; expected errors become one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(COMMANDS)
+        return [name for name in COMMANDS if is_listed(name)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         entry = COMMANDS.get(cmd_name) or HIDDEN.get(cmd_name)
@@ -221,8 +230,9 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         for heading, group in GROUPS.items():
-            with formatter.section(heading):
-                formatter.write_dl([(name, line) for name, (_, line) in group.items()], col_max=14)
+            if rows := [(name, line) for name, (_, line) in group.items() if is_listed(name)]:
+                with formatter.section(heading):
+                    formatter.write_dl(rows, col_max=14)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
