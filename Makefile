@@ -6,7 +6,7 @@ PYTHON_CODE := slackwater detector lbengine web lab tools tests fuzz packaging a
 .PHONY: help setup setup-demo setup-arm64 setup-guests demo test test-full lint clean docs docs-site
 .PHONY: bench-sniffer bench-sampling bench-monitor bench-lbengine bench-detector bench-web bench-controller
 .PHONY: recordings screenshots compare chaos protocols
-.PHONY: deb repo image clean-install test-rollout
+.PHONY: deb wheels repo image clean-install test-rollout
 
 help:  ## shows this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,6 +57,9 @@ bench-detector: setup  ## from a Sample's arrival to its Verdict, 2,500 to 10,00
 
 deb: setup $(if $(filter arm64,$(DEB_ARCH)),setup-arm64)  ## Debian packages in target/packages, the same bytes each time (DEB_REVISION=1, DEB_RELEASE=noble, DEB_ARCH=arm64)
 	python packaging/build.py --revision $(or $(DEB_REVISION),1) --release $(or $(DEB_RELEASE),bookworm) $(DEB_ARCH:%=--architecture %)
+
+wheels: setup  ## the wheels of Slackwater and its lab in target/packages, the same bytes each time
+	python packaging/wheels.py
 
 image: deb  ## what the controller's container image is built from, in target/image (root)
 	python packaging/image.py --package "$$(ls -t target/packages/slackwater-controller_*_amd64.deb | grep -v +deb | head -1)"

@@ -77,6 +77,29 @@ def test_the_source_distribution_gives_the_same_wheel_as_the_checkout(
     assert {name.partition("/")[0] for name in inside(wheel)} == {"slackwater", f"slackwater-{__version__}.dist-info"}
 
 
+def test_both_wheels_have_the_same_bytes_whoever_builds_where_and_when(tmp_path: Path) -> None:
+    """In other folders, with another umask and time zone, and with a file beside the sources that git does not know."""
+    wheels = packaging_module("wheels")
+    built = []
+    for number, (umask, zone) in enumerate(((0o022, "UTC"), (0o077, "Asia/Tokyo"))):
+        checkout = tmp_path / f"{number}" / "checkout"
+        before = os.umask(umask)
+        try:
+            subprocess.run(["git", "clone", "--quiet", "--shared", "--no-hardlinks", ROOT, checkout], check=True)
+            if number:
+                (checkout / "slackwater/left_behind.py").write_text("")
+            program = shutil.copy(ROOT / "packaging/wheels.py", checkout / "packaging/wheels.py")
+            command = [sys.executable, str(program), "--out", str(tmp_path / f"{number}")]
+            environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000", "TZ": zone}
+            subprocess.run(command, cwd=checkout, env=environment, check=True)
+        finally:
+            os.umask(before)
+        built.append({file.name: file.read_bytes() for file in (tmp_path / f"{number}").glob("*.whl")})
+    assert len(built[0]) == len(wheels.PROJECTS)
+    assert built[0] == built[1]
+    assert all("left_behind" not in name for name in inside(next((tmp_path / "1").glob("slackwater-*.whl"))))
+
+
 def test_the_lab_is_a_distribution_of_its_own_with_the_same_version(source: Path, tmp_path: Path) -> None:
     wheel = wheel_of(source / "lab", tmp_path / "out")
     assert wheel.name == f"slackwater_lab-{__version__}-py3-none-any.whl"
