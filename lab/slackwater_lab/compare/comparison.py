@@ -150,12 +150,17 @@ def _not_slower(question: str, ratios: Sequence[Ratio], limit: float) -> Goal:
     slower = [ratio for ratio in ratios if ratio.low is not None and ratio.low > limit]
     unsure = [ratio for ratio in ratios if ratio not in sure and ratio not in slower]
     parts = [f"sure in {len(sure)} of {len(ratios)} figures"] if ratios else []
-    parts += [
-        f"{word}: {', '.join(ratio.named for ratio in some)}"
-        for word, some in (("surely slower", slower), ("not sure", unsure))
-        if some
-    ]
+    parts += [f"surely slower: {', '.join(ratio.named for ratio in slower)}"] if slower else []
+    parts += [f"not sure: {_by_scenario(unsure)}"] if unsure else []
     return Goal(question, "; ".join(parts), False if slower else None if unsure else True)
+
+
+def _by_scenario(ratios: Sequence[Ratio]) -> str:
+    """The figures' names alone; their values are in the table of ratios."""
+    figures: dict[str, list[str]] = {}
+    for ratio in ratios:
+        figures.setdefault(ratio.scenario, []).append(ratio.figure)
+    return "; ".join(f"`{scenario}` {', '.join(names)}" for scenario, names in figures.items())
 
 
 def _at_most(question: str, limit: float, ratios: Sequence[Ratio]) -> Goal:
