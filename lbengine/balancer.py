@@ -100,6 +100,8 @@ class Snapshot:
     """The cookie that keeps known clients on their servers; empty: none."""
     most_weight: int = 256
     """The highest weight that this balancer takes."""
+    weighs_away: bool = False
+    """A server that takes no requests can be given the weight with which it comes back."""
     serves_in_runs: bool = False
     """A server with a lowered weight gets its requests in runs. They are longer the smaller the common divisor of all
     weights is."""

@@ -21,6 +21,7 @@ from slackwater.lbengine.backends.table import balancer_of
 from slackwater.lbengine.balancer import Balancer, BalancerError, BalancerUnreachable, Snapshot
 from slackwater.lbengine.baseline import Baseline, BaselineError, BaselineStore, to_store
 from slackwater.lbengine.decision.evenness import CalmWeights
+from slackwater.lbengine.decision.position import is_gone
 from slackwater.lbengine.decision.state import Phase, PoolState, PoolView
 from slackwater.lbengine.decision.step import Actions, step, without
 from slackwater.lbengine.outcome.outcomes import ChangeOutcomes
@@ -178,7 +179,8 @@ class Engine:
         shown, verdicts = (view.snapshot, actions.decisions), actions.findings.verdicts
         sentence = describe.cycle(self.pool.name, self.state, *shown, changes, remarks, verdicts, observing=observing)
         servers = describe.servers(*shown, self.state, positions, verdicts)
-        self.at_rest = _is_at_rest(view, servers)
+        gone = {name for name, position in self.state.positions.items() if is_gone(position, now_s)}
+        self.at_rest = _is_at_rest(view, [server for server in servers if server.server not in gone])
         self._last_known, self._outage_since_unix_s = servers, None
         cycle = self._cycle(view.snapshot, sentence)
         cycle.servers, cycle.evenness = servers, describe.evenness(self.state.calm_weights.advice)

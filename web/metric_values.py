@@ -122,7 +122,10 @@ SERVER_FIELDS = {
 }
 """Field of a view's row -> metric and its factor."""
 REASONS = frozenset(
-    ("slow", "errors", "tried", "fast", "calm", "capacity", "overload", "all_slow", "unknown", "pinned", "governor")
+    (
+        *("slow", "errors", "tried", "fast", "away", "warm_up", "calm", "capacity", "overload", "all_slow", "unknown"),
+        *("pinned", "governor"),
+    )
 )
 """Causes of Changes that are reasons of their own."""
 Value = tuple[str, tuple[str, ...], float]

@@ -6,7 +6,6 @@ is worth making now, the room how much the others cannot carry. The guard has th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +15,7 @@ from slackwater.core.config import LbengineSettings, PoolSettings
 from slackwater.core.messages import SLOW_ALONE, DecisionCause, Verdict
 from slackwater.lbengine.balancer import Server
 from slackwater.lbengine.baseline import Baseline
-from slackwater.lbengine.decision import alike, belief, explain, guard, kept, limits, position
+from slackwater.lbengine.decision import alike, belief, explain, guard, kept, limits, position, warm_up
 from slackwater.lbengine.decision.alike import HeldRequests
 from slackwater.lbengine.decision.calm import Calm
 from slackwater.lbengine.decision.evenness import CalmWeights
@@ -26,14 +25,9 @@ from slackwater.lbengine.decision.position import Position, Requests
 from slackwater.lbengine.decision.room import OVER, Room
 from slackwater.lbengine.decision.split import Share, split, step_of
 from slackwater.lbengine.decision.state import PoolState, PoolView
+from slackwater.lbengine.decision.trials import few
 from slackwater.lbengine.verdicts import age_s, is_failing
 
-FEW_REQUESTS = 16
-"""A trial begins with so many requests, or fewer where these show sooner whether they are slow."""
-FEW_LEAST_S, FEW_MOST_S = 1.0, 2.0
-"""Range of the time in which they come: five looks at least."""
-LEAST_RPS = 2.0
-"""In a pool with few requests a server gets this rate in a trial, with at most its baseline weight."""
 TRIED_AFTER_S = {"slow": 1.0, "errors": 2.0, "interference": 3.0}
 """A server is tried no sooner after nothing would show calm. An error is worse than a slow answer. A quiet monitor
 speaks once a second, and needs two such Samples until its random moments show the neighbour."""
@@ -66,6 +60,8 @@ class Decisions:
     """As `PoolState.held`, after this turn."""
     calm_weights: CalmWeights | None = None
     """As `PoolState.calm_weights`, after this turn; None where nothing is decided."""
+    away: Mapping[str, Position] = field(default_factory=dict)
+    """Positions of servers that take no requests now."""
 
 
 @dataclass(frozen=True)
@@ -108,18 +104,22 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
     most_drained = max(guard.limit(len(servers.usable), pool.max_mitigated) - len(drains | failing), 0)
     shares = split(staying, total_rps, pool.law, pool.u_threshold, snapshot, most_drained)
     moves = {name: _Move(Position(0), Reason("drained", request=str(view.drains[name]))) for name in drains}
+    warming = warm_up.positions(state, view, pool, servers.usable, servers.movable, reduce)
     for name, baseline in servers.movable.items():
         if name in drains or name in servers.pins:
             continue
         verdict = view.verdicts.get(name)
         if name in reduce and verdict is not None:
             moves[name] = _in_episode(state, view, settings, servers, name, shares.get(name), verdict)
+        elif name in warming and name not in view.holds:
+            moves[name] = _Move(warming[name], Reason("warm_up"))
         else:
             moves[name] = _back(state, view, settings, pool, admission, name, baseline)
     weights = {server.name: server.weight for server in servers.usable} | servers.pins
     weights |= {name: move.position.weight for name, move in moves.items()}
     firm = {name for name in drains if view.drains[name].is_firm}
-    low = {name for name in ((reduce | drains) - firm) & moves.keys() if weights[name] < servers.movable[name]}
+    lowered = (reduce | drains | warming.keys()) - firm
+    low = {name for name in lowered & moves.keys() if weights[name] < servers.movable[name]}
     step = step_of([load.baseline for load in loads], snapshot)
     room = Room(loads, total_rps, pool.u_threshold, snapshot.by_concurrency, step)
     filled, given_back = room.give_back(weights, low)
@@ -132,10 +132,12 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
     for name in requested - drains - reduce:
         moves[name] = replace(moves[name], reason=replace(moves[name].reason, cause="not_drained"))
     moves |= _bounded(moves, reduce | drains, servers, view, pool)
-    decisions = {name: _decision(state, view, name, moves[name], pool, settings) for name in servers.movable}
+    away = warm_up.away(state, view, pool)
+    moves |= {name: _Move(away[name], Reason("away")) for name in away if away[name].weight < state.full_weight(name)}
+    decisions = {name: _decision(state, view, name, move, pool, settings) for name, move in moves.items()}
     calm = kept.calm(state, view, servers.usable, loads)
     calm_weights = kept.calm_weights(state, view, pool, servers.movable, loads)
-    return Decisions(decisions, admission.panic, calm, held, calm_weights)
+    return Decisions(decisions, admission.panic, calm, held, calm_weights, away)
 
 
 # -- who takes part ---------------------------------------------------------------------------------------------------
@@ -192,7 +194,8 @@ def _load(state: PoolState, view: PoolView, servers: _Servers, server: Server, r
     part = baseline / configured if configured > 0 else 1.0
     rps = None if rates.rps is None else rates.rps.get(name)
     served_rps = (rates.served or {}).get(name) or 0.0
-    load = Load(name, baseline, weight, reduce=reduce, rps=rps, served_rps=served_rps)
+    warming = name in state.positions and state.positions[name].warm_up is not None
+    load = Load(name, baseline, weight, reduce=reduce, warming=warming, rps=rps, served_rps=served_rps)
     if verdict is None:
         return load
     return msgspec.structs.replace(
@@ -263,28 +266,15 @@ def _in_episode(
 
 
 def _requests(state: PoolState, servers: _Servers, name: str, verdict: Verdict) -> Requests:
-    """What a lowered server's requests show, and the weight and the time that bring it `FEW_REQUESTS`.
-
-    Its share is that of a tenth of the baseline beside others at their baselines; more under least connections. A
-    server that kept more than half of that gets twice what it kept: its present requests are no trial.
-    """
-    present = {server.name: server.weight for server in servers.usable}
-    present |= {other: state.positions[other].weight for other in servers.movable}
-    usual = {**present, **servers.movable}
-    others, others_usual = (sum(weights.values()) - weights[name] for weights in (present, usual))
-    baseline, before, total_rps = servers.movable[name], state.positions[name], state.rates.total_rps or 0.0
-    ratio = guard.least_weight(baseline) / max(others_usual, 1)
-    if state.rates.total_rps is not None:
-        ratio = max(ratio, LEAST_RPS / max(total_rps - LEAST_RPS, 1e-9))
+    """What a lowered server's requests show, and the weight and the time that bring it a few."""
+    before = state.positions[name]
     kept = before.trial.before if before.trial is not None and before.is_tried else before.weight
-    few = min(max(math.ceil(ratio * others), 2 * kept, 1), baseline)
-    few_s = FEW_REQUESTS / max(total_rps * few / (others + few), 1e-9)
+    by_few = few(state, servers.usable, servers.movable, name, kept)
     # Answers that the detector does not see change no probability, though the balancer may have counted them.
     answered = bool((state.rates.served or {}).get(name) if verdict.rps is None else verdict.rps)
-    few_s = min(max(few_s, FEW_LEAST_S), FEW_MOST_S)
     failed_rps = (state.rates.errors or {}).get(name, 0.0)
     fails = failed_rps > 0.0 if verdict.state == "errors" else is_failing(verdict)
-    return Requests(_probability(verdict), answered, few, few_s, others, fails)
+    return Requests(_probability(verdict), answered, by_few.weight, by_few.seconds, by_few.others, fails)
 
 
 def _back(

@@ -78,6 +78,10 @@ def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) ->
             well = "answered" if _state(reason) == "errors" else "fast"
             fast = f"its few requests were {well}, so it gets more, which decide"
             return f"{_state(reason)}: {fast}", (_state(reason), fast)
+        case "away":
+            return _listed("it takes no requests now", "and comes back with a few, since its caches may be cold")
+        case "warm_up":
+            return _listed("it came up", "and gets as much of its weight as its requests allow")
         case "no_gain":
             stays = _no_gain(reason.share)
             return f"{_state(reason)}: {_seen(reason)}; {stays}", (_state(reason), stays)

@@ -50,7 +50,7 @@ def calm_weights(
 def _all_calm(view: PoolView, loads: Sequence[Load]) -> bool:
     """Whether all servers are calm without doubt and have their full weights."""
     states = {view.verdicts[load.server].state if load.server in view.verdicts else None for load in loads}
-    doubtful = any(load.probability >= UNLIKELY or load.weight != load.baseline for load in loads)
+    doubtful = any(load.warming or load.probability >= UNLIKELY or load.weight != load.baseline for load in loads)
     return states == {"calm"} and not doubtful
 
 
@@ -59,6 +59,7 @@ def _without_neighbours(verdicts: Mapping[str, Verdict], loads: Sequence[Load]) 
     states = {load.server: verdicts[load.server].state if load.server in verdicts else None for load in loads}
     return all(
         load.weight == load.baseline
+        and not load.warming
         and (states[load.server] == "overload" or (states[load.server] == "calm" and load.probability < UNLIKELY))
         for load in loads
     )

@@ -42,6 +42,8 @@ class Load(msgspec.Struct, frozen=True):
     """The present CPU utilisation, 0 to 1; None: not known."""
     probability: float = 0.0
     """Probability of a neighbour."""
+    warming: bool = False
+    """It came up, and has not shown yet that it is warm."""
 
     @property
     def sure_rps(self) -> float | None:

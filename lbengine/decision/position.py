@@ -9,6 +9,9 @@ slow server from a fast one. Where they are slow it ends at once. Where they are
 weight, until more requests prove calm or are slow. Where they leave a doubt the next trial brings more of them, with at
 most half of the baseline. So no server gets its load back by time alone.
 
+A server that comes up is in its warm-up: it begins with a few requests too, and gets `MORE` times its weight each time
+that these are fast, up to its baseline weight. Where they are slow it waits there until its caches are warm.
+
 A trial may make requests slow. The next one waits until that is a small share of the pool's requests, and longer in a
 long episode. So there is no limit to the number of trials.
 """
@@ -34,6 +37,8 @@ DOUBT = 0.25
 """While the probability that a server is slow is between this and its complement, more requests have to decide."""
 MORE = 4
 """After a trial that left a doubt the next one begins with so many times its weight, at most half of the baseline."""
+GONE_S = 60.0
+"""A server that has been away for so long is not waited for."""
 SILENT_S = 6.0
 """A server of which nothing is heard keeps its lower weight for this time."""
 Stage = Literal["few", "judged", "all", "over"]
@@ -84,6 +89,24 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class WarmUp:
+    """A server that is away, or came up and has not shown that its full weight is not too much."""
+
+    away_s: float
+    """Time of the first turn in which it was away."""
+    up_s: float
+    """Time of the last such turn."""
+    stage_s: float
+    """Time of its last move since then."""
+    lowers: bool = True
+    """Whether its weight falls while it is away."""
+    odds: float = 0.0
+    """Logarithm of the odds that it is slow, by what its requests showed at this weight."""
+    served: int = -1
+    """Requests that it had answered when it got this weight; -1: not known yet."""
+
+
+@dataclass(frozen=True)
 class Position:
     """Where a server's weight stands."""
 
@@ -99,6 +122,8 @@ class Position:
     """The lowest weight that the server gets until the end of the episode, since the others have no room for it."""
     trial: Trial | None = None
     """The last trial in this episode."""
+    warm_up: WarmUp | None = None
+    """None: the server is not away, and is warm."""
 
     @property
     def is_tried(self) -> bool:
@@ -176,6 +201,39 @@ def tried(
     blind_s = trial.since_s if trial.stage == "judged" else None
     weight = baseline if stage == "all" else max(trial.before, position.least)
     return moved(dataclasses.replace(position, trial=after, blind_s=blind_s), weight, now_s)
+
+
+def is_gone(position: Position, now_s: float) -> bool:
+    """Whether the server has been away for so long that nobody waits for it."""
+    warm_up = position.warm_up
+    return warm_up is not None and warm_up.up_s >= now_s > warm_up.away_s + GONE_S
+
+
+def warmed(position: Position, baseline: int, requests: Requests, now_s: float) -> Position:
+    """The position of a server that came up: at `MORE` times its weight where its requests are fast, at as much less
+    where they are slow. Its warm-up is over when they are fast with the baseline weight."""
+    warm_up = position.warm_up
+    assert warm_up is not None
+    least = min(max(requests.few, position.least), baseline)
+    if position.weight < least:
+        return _warming_at(position, least, now_s)
+    lasted_s = now_s - warm_up.stage_s
+    if requests.fails or requests.probability >= 1.0 - DOUBT:
+        fallen = max(position.weight // MORE, least)
+        return position if fallen == position.weight else _warming_at(position, fallen, now_s)
+    fast = requests.answered and requests.probability <= DOUBT and lasted_s >= LOOKS_S
+    if not fast and (not requests.answered or lasted_s < requests.few_s):
+        return position
+    if position.weight >= baseline:
+        return Position(baseline)
+    return _warming_at(position, min(MORE * position.weight, baseline), now_s)
+
+
+def _warming_at(position: Position, weight: int, now_s: float) -> Position:
+    """The next stage of a warm-up, in which nothing was shown yet."""
+    assert position.warm_up is not None
+    warm_up = dataclasses.replace(position.warm_up, stage_s=now_s, odds=0.0, served=-1)
+    return dataclasses.replace(position, weight=weight, warm_up=warm_up)
 
 
 def silent(position: Position, baseline: int, now_s: float) -> Position:

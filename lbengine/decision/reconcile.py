@@ -39,6 +39,7 @@ def reconcile(state: PoolState, view: PoolView, pool: PoolSettings) -> tuple[Poo
     state = replace(
         state,
         last=snapshot,
+        slow_starts=state.slow_starts | {server.name for server in snapshot.servers if server.slow_start},
         started_s=now_s if state.started_s is None else state.started_s,
         rates=state.rates.after(now_s, snapshot, reported, restarted),
     )

@@ -45,6 +45,8 @@ class PoolState:
     held: Mapping[str, HeldRequests] = field(default_factory=dict)
     """By server, of those whose nodes call them slow."""
     calm_weights: CalmWeights = field(default_factory=CalmWeights)
+    slow_starts: frozenset[str] = frozenset()
+    """Servers that the balancer itself was seen to warm up."""
     last: Snapshot | None = None
     """The snapshot of the turn before; None before the first look."""
     started_s: float | None = None

@@ -137,10 +137,11 @@ def _decided(state: PoolState, decisions: Decisions, values: Collection[WantedVa
     for value in values:
         if value.what == "maxconn":
             _set_limit(limits, value.server, value.after, state)
+    positions = {name: decision.position for name, decision in decisions.servers.items()}
     still = {name for name in state.externally_limited if _maxconn(decisions.servers.get(name)) is not None}
     return replace(
         state,
-        positions={**state.positions, **{name: decision.position for name, decision in decisions.servers.items()}},
+        positions={**state.positions, **decisions.away, **positions},
         limits=limits,
         externally_limited=frozenset(still),
         calm=decisions.calm or state.calm,

@@ -27,6 +27,8 @@ DECISIONS: dict[ChangeCause | None, str] = {
     "peer_fails": "it is slow by itself, but its load would go to a server that fails, so it has its full weight",
     "tried": "a few requests now and then show whether it is well again, as nothing else does",
     "fast": "its few requests went well, so it has its full weight, and more requests decide",
+    "away": "it takes no requests, and comes back with a few, since its caches may be cold",
+    "warm_up": "it came up, and gets as much of its weight as its own requests allow",
     "panic": "all servers are slow together, so no neighbour is believed and each has its full weight",
     "no_verdict": "nothing new is known of it, so it has its full weight",
     "waiting": "Slackwater has just started and knows nothing of it yet, so its weight stays",

@@ -28,7 +28,9 @@ WEEK_DAYS = 7
 MOST_EPISODES = 100
 """This many of a pool's episodes, the newest, are measured and listed."""
 MOST_CHANGES = 20_000
-NOT_DECIDED: frozenset[ChangeCause | None] = frozenset(("not_set", "put_back", "sent_again", "capacity"))
+NOT_DECIDED: frozenset[ChangeCause | None] = frozenset(
+    ("not_set", "put_back", "sent_again", "capacity", "away", "warm_up")
+)
 """Causes of weight changes that no decision about a slow server made."""
 FALSE: frozenset[EpisodeMark] = frozenset(("deploy", "backup", "false_alarm"))
 """Marks of episodes in which no neighbour was at work."""

@@ -10,8 +10,9 @@ import pytest
 
 from slackwater.core.messages import SLOW_ALONE, State, Verdict
 from slackwater.lbengine.baseline import Baseline
-from slackwater.lbengine.decision.decide import FEW_LEAST_S, FEW_MOST_S, TRIED_AFTER_S, Decision
+from slackwater.lbengine.decision.decide import TRIED_AFTER_S, Decision
 from slackwater.lbengine.decision.position import COST_SHARE, Position, Stage, Trial
+from slackwater.lbengine.decision.trials import FEW_LEAST_S, FEW_MOST_S
 from slackwater.lbengine.overrides.overrides import Pin
 from tests.support.pool_shown import decided, server, snapshot, verdict
 

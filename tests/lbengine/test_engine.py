@@ -245,14 +245,38 @@ def test_a_server_that_someone_put_back_stays_so_for_this_episode(site: DrivenHA
 
 
 @oldest_and_newest_too
-def test_servers_in_maintenance_or_drained_are_left_alone(site: DrivenHAProxy) -> None:
+def test_servers_in_maintenance_come_back_with_a_few_requests_and_a_pause_puts_their_weights_back(
+    site: DrivenHAProxy,
+) -> None:
     site.cycle()
     site.balancer.send("set server web/host3 state maint")
-    assert "host3 is left alone (maintenance)" in site.cycle(host3="interference")
     site.balancer.send("set server web/host2 state maint")
+    assert "it takes no requests now" in site.cycle(host3="interference")
     assert "host1 100 ->" not in site.cycle(host1="interference"), "it is the only one that takes requests"
+    few = site.weights()[2]
+    assert site.weights() == [100, few, few]
+    assert 0 < few < 20
+    assert [(change.target, change.cause) for change in site.changes()] == [("host2", "away"), ("host3", "away")]
+    site.engine.command(Request(action="pause", by="alice"), site.now_s)
     assert site.weights() == [100, 100, 100]
-    assert site.changes() == []
+
+
+@oldest_and_newest_too
+def test_a_server_comes_up_with_a_few_requests_and_has_its_weight_when_these_are_fast(site: DrivenHAProxy) -> None:
+    site.cycle()
+    site.balancer.send("set server web/host3 state maint")
+    site.cycle()
+    few = site.weights()[2]
+    site.balancer.send("set server web/host3 state ready")
+    weights = []
+    for _ in range(40):
+        site.balancer.request(20)
+        site.cycle()
+        weights.append(site.weights()[2])
+    assert weights[0] == few < 20
+    assert weights == sorted(weights), "no request waits"
+    assert weights[-1] == 100
+    assert {change.cause for change in site.changes()} == {"away", "warm_up"}
 
 
 def test_a_server_that_a_check_found_down_and_one_that_is_drained_are_left_alone(tmp_path: Path) -> None:

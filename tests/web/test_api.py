@@ -99,7 +99,7 @@ def test_metrics_show_states_weights_ages_and_changes(client: FlaskClient) -> No
     }
 
 
-@pytest.mark.parametrize("cause", ["slow", "tried", "fast", "calm", "pinned", "governor"])
+@pytest.mark.parametrize("cause", ["slow", "tried", "fast", "away", "warm_up", "calm", "pinned", "governor"])
 def test_a_change_has_its_own_cause_as_reason_in_the_metrics(cause: ChangeCause) -> None:
     made = Change(1, "id", "web", T0, "weight", "web1", 0, 10, "why", "lbengine", True, cause=cause)
     assert reason_of(made) == cause

@@ -5,14 +5,13 @@ A comparison begins and ends it as a neighbour, so it has a process of the same 
 
 from __future__ import annotations
 
-import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from slackwater_lab.cluster.hosts import Host
-from slackwater_lab.cluster.noise import Noise
-from slackwater_lab.cluster.paths import LabError, system_program
+from slackwater_lab.cluster.noise import Noise, sleeper
+from slackwater_lab.cluster.paths import LabError
 
 KIND = "errors"
 APP = "events"
@@ -37,7 +36,6 @@ def start(host: Host, seconds: float) -> Noise:
     root = host.folder / APP
     if not (root / "index.php").is_file():
         raise LabError(f"{host.name}: only the application `{APP}` of a host of this machine's kernel can be broken")
-    argv = [system_program("setpriv"), "--pdeathsig", "KILL", "sleep", f"{seconds:g}"]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = sleeper(seconds)
     (root / MARK).touch()
     return Noise(host.name, KIND, 1.0, process, time.monotonic(), time.time(), files=Mark(root / MARK))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from slackwater_lab.cluster import broken, stress
+from slackwater_lab.cluster import broken, restarts, stress
 from slackwater_lab.cluster import noise as noises
 from slackwater_lab.cluster.applications import APPLICATIONS
 from slackwater_lab.cluster.balancer import Balancer
@@ -49,6 +49,9 @@ from slackwater_lab.cluster.traces import STATE_FILE, locked, missing, start_tic
 from slackwater_lab.cluster.webserver import MPMS, apache_command, fpm_command, make_retunable, write_configuration
 
 READY_S = 60.0
+WEB_SERVER = {"php-fpm8.2": fpm_command, "apache2": apache_command}
+SCRIPTED = (broken.KIND, restarts.KIND)
+"""Kinds of noise that do something to the web server itself."""
 Taken = TypeVar("Taken", bound=Running)
 
 
@@ -195,7 +198,7 @@ class Lab:
             self.add(self.balancer.program)
 
     def start_web_server(self, host: Host) -> None:
-        for name, command in (("php-fpm8.2", fpm_command), ("apache2", apache_command)):
+        for name, command in WEB_SERVER.items():
             self.add(self.machines[host.name].start(name, command(host, program(name)), f"{name}.log"))
 
     def _write_state(self) -> None:
@@ -278,8 +281,8 @@ class Lab:
             return {"quota_cores": self.settings.quota_cores, "procs_files": files, "wrap": self.aside(host.pin)}
 
         def begin() -> list[noises.Noise]:
-            if kind == broken.KIND:
-                self._noises += (begun := [broken.start(host, seconds) for host in hosts])
+            if kind in SCRIPTED:
+                self._noises += (begun := [self._scripted(host, kind, seconds) for host in hosts])
                 return begun
             for host in hosts:
                 self.cgroups.make(host.neighbour, weight=weight)
@@ -298,10 +301,19 @@ class Lab:
             for prepared in waiting:
                 prepared.fill()
 
-        for host in () if kind in (*stress.STRESSORS, broken.KIND) else hosts:
+        for host in () if kind in (*stress.STRESSORS, *SCRIPTED) else hosts:
             more = {"address": host.address, **place(host)}
             waiting.append(noises.prepare(self._maker, host.name, kind, intensity, seconds, **more))
         return PreparedNoise(begin, give_up, fill)
+
+    def _scripted(self, host: Host, kind: str, seconds: float) -> noises.Noise:
+        if kind == broken.KIND:
+            return broken.start(host, seconds)
+        names = (f"{name} of {host.name}" for name in WEB_SERVER)
+        web_server = [running for name in names for running in self.programs if running.name == name]
+        for running in web_server:
+            self.programs.remove(running)
+        return restarts.start(host, seconds, web_server, self.start_web_server)
 
     @property
     def hypervisor(self) -> str:

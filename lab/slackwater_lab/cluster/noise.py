@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.cluster.paths import LabError, system_program
 
 READY_S = 30.0
 LEFT_WITHIN_S = 2.0
@@ -84,6 +84,12 @@ class Noise:
         """Raises LabError when it ended although nobody stopped it."""
         if self.off_mono_s is None and self.process.poll() is not None:
             raise LabError(f"the noise {self.kind} in {self.host} ended with status {self.process.returncode}")
+
+
+def sleeper(seconds: float) -> subprocess.Popen[str]:
+    """A process that does nothing, for what a noise does otherwise."""
+    argv = [system_program("setpriv"), "--pdeathsig", "KILL", "sleep", f"{seconds:g}"]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def _wait_for_end(group: int) -> None:

@@ -152,8 +152,8 @@ def turns_of(pieces: Sequence[Piece]) -> list[Turn]:
     for policy in policies:
         runs = [(piece, run) for piece in pieces for run in piece.left if run.policy == policy]
         dice.shuffle(runs)
-        runs.sort(key=lambda pair: scenario_of(pair[1].scenario).quotas)
-        alike = itertools.groupby(runs, lambda pair: scenario_of(pair[1].scenario).quotas)
+        runs.sort(key=lambda pair: scenario_of(pair[1].scenario).shape)
+        alike = itertools.groupby(runs, lambda pair: scenario_of(pair[1].scenario).shape)
         turns += [Turn(policy, deque(together)) for _, together in alike]
     return turns
 

@@ -44,6 +44,9 @@ ALONE = partial(Slackwater, monitors=False)
 POLICIES: dict[str, Policy] = {
     "static": Policy("roundrobin", "HAProxy's `roundrobin` with its configured weights", PolicyRunner),
     "leastconn": Policy("leastconn", "HAProxy's `leastconn` with its configured weights", PolicyRunner),
+    "slowstart-lc": Policy(
+        "leastconn", "HAProxy's `leastconn` with `slowstart 30s`", partial(PolicyRunner, line="slowstart 30s")
+    ),
     "random2": Policy("random(2)", "HAProxy's `random(2)`: the less loaded of two that are drawn", PolicyRunner),
     "bounded-random": Policy("bounded-random", "HAProxy's `random(2)` with `hash-balance-factor`", PolicyRunner),
     **{name: Policy("roundrobin", peer.source, partial(PeerRunner, name=name)) for name, peer in PEERS.items()},

@@ -48,13 +48,14 @@ class PolicyRunner:
     learns = False
     """It starts under load: what it learns of the calm pool decides what it does."""
 
-    def __init__(self, lab: Lab, scenario: Scenario) -> None:
+    def __init__(self, lab: Lab, scenario: Scenario, line: str = "") -> None:
+        """`line`: further words of each server's line in HAProxy's configuration."""
         self.lab, self.scenario = lab, scenario
         self.stack = contextlib.ExitStack()
         """Undoes what `begin` did, however far it came."""
         self.url: str | None = None
         """URL for the load; None: HAProxy's."""
-        self.lines: Mapping[str, str] = {}
+        self.lines: Mapping[str, str] = {host.name: line for host in lab.hosts} if line else {}
         """Server -> further words of its line in HAProxy's configuration."""
         self.listener: BusListener | None = None
         self.judged: BusListener | None = None

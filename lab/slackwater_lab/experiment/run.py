@@ -101,8 +101,11 @@ class Session:
     def _set_up(self) -> PolicyRunner:
         runner = self._runner = self._policy.runner(self._lab, self._scenario)
         balancer = self._lab.balancer
-        if (balancer.balance, balancer.lines) != (self._policy.balance, runner.lines):
-            balancer.set_balance(self._policy.balance, runner.lines)
+        names = [host.name for host in self._lab.hosts]
+        words = {name: f"{self._scenario.checks} {runner.lines.get(name, '')}".strip() for name in names}
+        lines = {name: line for name, line in words.items() if line}
+        if (balancer.balance, balancer.lines) != (self._policy.balance, lines):
+            balancer.set_balance(self._policy.balance, lines)
             balancer.reload()
         return runner
 

@@ -64,6 +64,13 @@ class Scenario:
     quotas: tuple[float, ...] = ()
     """Cores of each host; empty: all alike."""
     app: str = "events"
+    checks: str = ""
+    """What each server's line in HAProxy's configuration has besides; empty: no health checks."""
+
+    @property
+    def shape(self) -> tuple[tuple[float, ...], str]:
+        """What differs between the sites of scenarios: scenarios of one shape are played one after the other."""
+        return self.quotas, self.checks
 
     @property
     def hosts(self) -> frozenset[int]:
@@ -85,6 +92,8 @@ STRESS = tuple(
         ((0, "stress-cache"), (1, "stress-stream"), (0, "stress-vm"), (1, "stress-hdd"), (0, "stress-cpu"))
     )
 )
+RESTARTS = tuple(Neighbour(host, 15.0 * host, 15.0 * host + 13.0, "restart", lost=None) for host in range(3))
+CHECKS = "check inter 500ms fall 2 rise 2"
 BROKEN = (Neighbour(0, 0.0, 60.0, "errors", lost=None),)
 MIXED = (Neighbour(0, 0.0, 8.0, "llcprobe"), Neighbour(1, 8.0, 16.0, "dcopy"), Neighbour(0, 16.0, 24.0, "cpu"))
 DEVICES = tuple(
@@ -119,6 +128,13 @@ SCENARIOS: dict[str, Scenario] = {
     "load-20": Scenario("one of three noisy at 20% load", _all_of(0), load=0.2),
     "load-80": Scenario("one of three noisy at 80% load", _all_of(0), load=0.8),
     "errors": Scenario("one of three answers 500 at once, for a minute", BROKEN, seconds=60.0),
+    **{
+        name: Scenario(f"each is restarted in turn, {cold}", RESTARTS, 43.0, 0.6, app=app, checks=CHECKS)
+        for name, app, cold in (
+            ("rolling-restart", "events", "with a cold opcache"),
+            ("rolling-restart-dokuwiki", "dokuwiki", "with a cold opcache and no page in DokuWiki's cache"),
+        )
+    },
     "long": Scenario("an episode of a minute", _all_of(0, seconds=60.0), seconds=60.0),
     "dokuwiki": Scenario("one of three noisy, DokuWiki", _all_of(0), app="dokuwiki"),
     "two-dokuwiki": Scenario("two of three noisy, DokuWiki", _all_of(0, 1), app="dokuwiki"),

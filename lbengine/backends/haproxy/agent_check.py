@@ -70,7 +70,8 @@ class AgentCheck(Balancer):
             for server in snapshot.servers
             if self._is_unheard(server.name, now_s)
         )
-        return dataclasses.replace(snapshot, servers=tuple(shown), trouble=snapshot.trouble + unheard)
+        trouble = snapshot.trouble + unheard
+        return dataclasses.replace(snapshot, servers=tuple(shown), trouble=trouble, weighs_away=False)
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """Asks for absolute weights. Raises BalancerError, and asks for none, when one of them cannot be reached."""

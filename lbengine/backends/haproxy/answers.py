@@ -82,6 +82,7 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
         connections=count_of(facts, "CumConns", where),
         balance=totals["algo"],
         weights_mean=weights_mean(totals["algo"]),
+        weighs_away=True,
         counts="connections" if totals.get("mode") == "tcp" else "requests",
         cookie=totals.get("cookie") or "",
         servers=tuple(servers),

@@ -16,6 +16,7 @@ from slackwater.core.messages.causes import (
     REPLACE_ENDS,
     SLOW_ALONE,
     TAKES_REQUESTS,
+    WARM_UP,
     ChangeCause,
     CycleOutage,
     DecisionCause,

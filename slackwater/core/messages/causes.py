@@ -10,8 +10,9 @@ State = Literal["calm", "interference", "overload", "all_slow", "unknown", "slow
 errors: its requests fail, and those of its peers do not."""
 SLOW_ALONE: frozenset[State] = frozenset(("interference", "slow", "errors"))
 """The states of a server that is worse than its peers by itself, from which load may be taken."""
-Switchable = Literal["errors"]
-"""States that a pool's settings can leave without consequences (`causes_off`)."""
+Switchable = Literal["errors", "warm_up"]
+"""Causes that a pool's settings can leave without consequences (`causes_off`)."""
+WARM_UP: Switchable = "warm_up"
 Mode = Literal["observe", "act"]
 DecisionCause = Literal[
     "calm",
@@ -27,6 +28,8 @@ DecisionCause = Literal[
     "peer_fails",
     "tried",
     "fast",
+    "away",
+    "warm_up",
     "panic",
     "no_verdict",
     "waiting",
@@ -41,9 +44,11 @@ DecisionCause = Literal[
 allows. not_shown: an episode that nothing shows any more.
 no_gain: slow by itself, but to move its load would gain nothing. peer_fails: slow by itself, but another server fails,
 and load would be moved to it. tried: a few requests now and then show whether it still is. fast: these were fast, so it
-has its baseline weight, until more requests decide. panic: no Verdict is believed. no_verdict: there is no fresh one.
-waiting: for the first Verdict. measured: it keeps its baseline weight while its values are searched. limited, drained,
-not_drained: by a request of the second stage. pinned: by an operator. bounded: the guard limited it."""
+has its baseline weight, until more requests decide. away: it takes no requests, and comes back with a few. warm_up: it
+came up, and gets as much of its weight as its requests allow. panic: no Verdict is believed. no_verdict: there is no
+fresh one. waiting: for the first Verdict. measured: it keeps its baseline weight while its values are searched.
+limited, drained, not_drained: by a request of the second stage. pinned: by an operator. bounded: the guard limited
+it."""
 ChangeCause = Literal[
     DecisionCause,
     "sent_again",
