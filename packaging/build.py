@@ -238,7 +238,7 @@ def build(name: str, revision: str, out: Path, epoch_s: int, system: System, arc
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, epilog="Example: packaging/build.py --out target/packages")
     parser.add_argument("--out", type=Path, default=ROOT / "target/packages", help="where the packages are written")
-    parser.add_argument("--revision", default="1", help="what follows the version: 0.1.0-REVISION")
+    parser.add_argument("--revision", default="1", help="what follows the version: 1.0.0-REVISION")
     parser.add_argument("--only", choices=sorted(PACKAGES), help="only this package")
     parser.add_argument(
         "--release", choices=list(SYSTEMS), default="bookworm", help="the controller's system  [default: bookworm]"

@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Example: packaging/image.py --package target/packages/slackwater-controller_0.1.0-1_amd64.deb",
+        epilog="Example: packaging/image.py --package target/packages/slackwater-controller_1.0.0-1_amd64.deb",
     )
     parser.add_argument("--package", type=Path, required=True, help="the controller's package, of `make deb`")
     parser.add_argument("--out", type=Path, default=ROOT / "target/image", help="the folder to build the image from")

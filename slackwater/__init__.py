@@ -1,3 +1,3 @@
 """Slackwater: interference mitigation for load-balanced web clusters."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

@@ -231,7 +231,7 @@ def chosen(
 
 @pytest.mark.timeout(900)  # three starts of Ansible
 def test_a_host_gets_the_package_of_its_own_architecture(installed: dict[str, str], tmp_path: Path) -> None:
-    files = {kernel: f"slackwater-node_0.1.0-1_{name}.deb" for name, kernel in MACHINES.items()}
+    files = {kernel: f"slackwater-node_1.0.0-1_{name}.deb" for name, kernel in MACHINES.items()}
     for name in files.values():
         (tmp_path / name).touch()
     for kernel, name in files.items():
@@ -252,19 +252,19 @@ def test_of_several_packages_in_a_folder_a_host_gets_the_one_for_its_system(
     def package(version: str = "") -> str:
         return chosen(installed, tmp_path, "slackwater-controller", system, "x86_64", version)
 
-    name = f"slackwater-controller_0.1.0-1{system.suffix}_amd64.deb"
+    name = f"slackwater-controller_1.0.0-1{system.suffix}_amd64.deb"
     for other in SYSTEMS.values():
         for architecture in MACHINES:
-            (tmp_path / f"slackwater-controller_0.1.0-1{other.suffix}_{architecture}.deb").touch()
+            (tmp_path / f"slackwater-controller_1.0.0-1{other.suffix}_{architecture}.deb").touch()
     assert f'"chosen: {name}"' in package()
     (tmp_path / name.replace("-1", "-2")).touch()
     expected = (
         f"expected one slackwater-controller_VERSION{system.suffix}_amd64.deb in {tmp_path} for {system.title}, amd64;"
     )
     assert f"{expected} found 2" in package()
-    assert f'"chosen: {name}"' in package("0.1.0-1")
+    assert f'"chosen: {name}"' in package("1.0.0-1")
     (tmp_path / name).unlink()
-    assert f"found 0; `make deb DEB_RELEASE={system.release} DEB_ARCH=amd64` makes it" in package("0.1.0-1")
+    assert f"found 0; `make deb DEB_RELEASE={system.release} DEB_ARCH=amd64` makes it" in package("1.0.0-1")
 
 
 def lint(environment: dict[str, str], program: str, *words: str) -> None:

@@ -53,7 +53,7 @@ def test_apt_is_told_archive_suites_and_keys(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_upgrade_of_the_system_brings_its_package() -> None:
     for older, newer in ((DEBIAN_12, DEBIAN_13), (DEBIAN_12, UBUNTU_24_04)):
-        versions = [f"0.1.0-1{system.suffix}" for system in (older, newer)]
+        versions = [f"1.0.0-1{system.suffix}" for system in (older, newer)]
         subprocess.run(["dpkg", "--compare-versions", versions[0], "lt", versions[1]], check=True)
     assert len({system.suffix for system in SYSTEMS.values()}) == len(SYSTEMS)
 
