@@ -81,26 +81,29 @@ def train_model(recordings: Sequence[Recording], out: Path, name: str, trained: 
     for kind, arrays in trees.items():
         arrays["calm"] = levels.calm_sums(seen, Tree.of(arrays), KINDS.index(kind)).as_dict()
     with contextlib.suppress(TrainingError):
-        classifiers[OUTSIDE], trees[OUTSIDE] = fit_outside(recordings, trees, coefficients, progress)
+        classifiers[OUTSIDE], trees[OUTSIDE] = fit_kind(recordings, OUTSIDE, trees, coefficients, progress)
     return save(out, {"classifiers": classifiers, "trees": trees, "coefficients": list(coefficients)}, metadata)
 
 
-def fit_outside(
+def fit_kind(
     recordings: Sequence[Recording],
-    of_monitors: dict[str, Any],
+    kind: str,
+    others: dict[str, Any],
     coefficients: Sequence[float],
     progress: Progress,
 ) -> tuple[Any, dict[str, Any]]:
-    """The classifier of servers without a monitor and its tree's arrays, as `Tree.of` reads them.
+    """The classifier of one kind of node, a word of `KINDS`, and its tree's arrays, as `Tree.of` reads them.
 
-    `of_monitors`: the arrays of the other trees. Raises TrainingError where the recordings have too little traffic.
+    `others`: the arrays of the other trees. The balancer's tree is trained on what a balancer sees of the recordings.
+    Raises TrainingError where the recordings have too few ticks of such nodes.
     """
-    seen = [seen_from_balancer(recording) for recording in recordings]
-    parts = [learn(recording).of_kind(BALANCER) for recording in track(seen, OUTSIDE, progress)]
+    number = KINDS.index(kind)
+    seen = [seen_from_balancer(recording) for recording in recordings] if number == BALANCER else recordings
+    parts = [learn(recording).of_kind(number) for recording in track(seen, kind, progress)]
     classifier = fit_tree(parts)
-    first = trees_of({OUTSIDE: classifier}, lambda tree, _: counted(tree, parts))
-    ticks = show(seen, model_of("first", {**of_monitors, **first}, coefficients, {}), progress)
-    trees = trees_of({OUTSIDE: classifier}, lambda tree, kind: levels.evidence(ticks, tree, kind))
-    arrays = trees[OUTSIDE]
-    arrays["calm"] = levels.calm_sums(ticks, Tree.of(arrays), BALANCER).as_dict()
+    first = trees_of({kind: classifier}, lambda tree, _: counted(tree, parts))
+    ticks = show(seen, model_of("first", {**others, **first}, coefficients, {}), progress)
+    trees = trees_of({kind: classifier}, lambda tree, at: levels.evidence(ticks, tree, at))
+    arrays = trees[kind]
+    arrays["calm"] = levels.calm_sums(ticks, Tree.of(arrays), number).as_dict()
     return classifier, arrays

@@ -10,6 +10,7 @@ import msgspec
 
 from slackwater.core.messages import SLOW_ALONE
 from slackwater_lab import cells
+from slackwater_lab.cluster.machines import HostKind
 
 FORMAT = 1
 View = Literal["monitors", "balancer"]
@@ -67,6 +68,8 @@ class Minute(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     balance: str
     view: View = "monitors"
     """What the hosts are judged by."""
+    kind: HostKind = "cgroup"
+    """Kind of the hosts."""
     capacity_rps: float
     """Capacity of the whole fleet; the load is a share of it."""
     requests: int
@@ -104,6 +107,7 @@ class Series(NamedTuple):
     app: str
     balance: str
     view: View = "monitors"
+    kind: HostKind = "cgroup"
 
 
 def described(series: Series) -> dict[str, Any]:

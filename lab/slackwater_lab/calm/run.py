@@ -51,6 +51,7 @@ def series_of(settings: LabSettings, plan: CalmPlan) -> Series:
         app=settings.app,
         balance=settings.balance,
         view=plan.view,
+        kind=settings.kind,
     )
 
 
