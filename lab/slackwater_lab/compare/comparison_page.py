@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slackwater_lab.cells import templates
+from slackwater_lab.cluster.machines import HostKind
 from slackwater_lab.compare import comparison, results
 from slackwater_lab.compare.defaults import DEFAULT_HAPROXY, DEFAULT_POLICIES, DEFAULT_SCENARIOS, usual_first
 from slackwater_lab.compare.measured import Measured, machine_of
@@ -15,6 +16,10 @@ from slackwater_lab.experiment.drawn import named
 from slackwater_lab.experiment.policies import POLICIES
 from slackwater_lab.experiment.run import BACK_WITHIN_S, CALM_S, SETTLE_S
 
+TITLES: Mapping[HostKind, str] = {
+    "cgroup": "With the balancer alone, and with monitors",
+    "uml": "On virtual machines: with the balancer alone, and with monitors",
+}
 COLUMNS = (("mean_ms", ".1f"), ("p95_ms", ".1f"), ("p99_ms", ".1f"), ("answers_s", ".2f"))
 
 
@@ -27,6 +32,7 @@ def page(runs: Sequence[Measured], data: str, place: str) -> str:
         .get_template("comparison.md.jinja")
         .render(
             command=shlex.join(["slackwater", "lab", "compare", "--data", data, "--page", place, *_options(runs)]),
+            title=TITLES[_hosts(runs)],
             runs=runs,
             rows=[_row(cell) for cell in cells],
             pairs=comparison.pairs(cells),
@@ -51,6 +57,8 @@ def _options(runs: Sequence[Measured]) -> list[str]:
     """The command's options that are not the default."""
     options = [("--haproxy", runs[0].machine["haproxy_command"])] if runs else []
     options = [option for option in options if option[1] != DEFAULT_HAPROXY]
+    if _hosts(runs) != "cgroup":
+        options.append(("--hosts", _hosts(runs)))
     for name, usual, given in (
         ("--scenario", DEFAULT_SCENARIOS, [run.scenario for run in runs]),
         ("--policy", DEFAULT_POLICIES, [run.variant for run in runs]),
@@ -58,6 +66,11 @@ def _options(runs: Sequence[Measured]) -> list[str]:
         names = usual_first(given, usual)
         options += [(name, value) for value in names] if set(names) - set(usual) else []
     return [word for option in options for word in option]
+
+
+def _hosts(runs: Sequence[Measured]) -> HostKind:
+    """The kind of the hosts, of which a data file has one."""
+    return runs[0].hosts if runs else "cgroup"
 
 
 def _row(cell: Mapping[str, Any]) -> list[str]:
