@@ -32,15 +32,10 @@ SLOWER = 8.0
 """A slow database answers after this multiple of a request's CPU time."""
 BETWEEN_DEPLOYS_S = 0.3
 """Time between the deploys of two hosts of a pool."""
-PACK = """
-import sys, tarfile
-while True:
-    with tarfile.open("/dev/null", "w:gz") as packed:
-        packed.add(sys.argv[1])
-"""
+NATIVE = Path(__file__).resolve().parent.parent / "native"
+PACK, CLOCK_SOURCE = NATIVE / "pack.py", NATIVE / "clock.c"
 DRAINED_S = 0.5
 READY_S = 20.0
-CLOCK_SOURCE = Path(__file__).resolve().parent.parent / "native/clock.c"
 HASHES = 200_000
 TIME_HASHES = """
 $begin = getrusage();
@@ -151,7 +146,7 @@ class DisturbableCluster:
 
     def back_up(self, host: Host) -> Running:
         """A job of the host's own that packs what there is to pack, again and again, at the priority of a backup."""
-        words = ["nice", "-n", "10", sys.executable, "-I", "-S", "-c", PACK, str(DEBIAN / "usr/lib/apache2")]
+        words = ["nice", "-n", "10", sys.executable, "-I", "-S", str(PACK), str(DEBIAN / "usr/lib/apache2")]
         if self.lab.settings.kind == "cgroup":
             words = placed(words, self.lab.cgroups.procs_files(host.jobs))
         return self.lab.add(self.lab.machines[host.name].start("backup", words, "backup.log"))
