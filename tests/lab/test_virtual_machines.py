@@ -11,6 +11,7 @@ from slackwater_lab.cluster.bus import POOL
 from slackwater_lab.cluster.lab import Lab, LabSettings
 from slackwater_lab.cluster.machines import VirtualMachine
 from slackwater_lab.cluster.paths import LabError
+from slackwater_lab.disturb.disturb import DISTURBERS, DisturbableCluster
 from slackwater_lab.experiment.steady import VM_LOAD, capacity_rps
 from tests.support.lab_stage import MITIGATED_WITHIN_S, Stage
 from tests.support.real_lab import eventually, needs_lab
@@ -59,3 +60,22 @@ def test_a_guest_that_cannot_start_is_told_with_its_last_words_and_leaves_nothin
     monkeypatch.setattr(uml, "UML_INIT", init)
     with pytest.raises(LabError, match="Attempted to kill init! exitcode=0x00000700"), Lab(LabSettings(kind="uml")):
         pass
+
+
+def test_what_is_no_neighbour_happens_to_virtual_machines_too() -> None:
+    with Lab(LabSettings(hosts=2, quota_cores=0.45, kind="uml")) as lab:
+        site = DisturbableCluster(lab)
+        site.cpu_s = 0.002
+        host = lab.noisy
+        machine = lab.machines[host.name]
+        assert isinstance(machine, VirtualMachine)
+        with DISTURBERS["deploy"](site, host, 0.0):
+            assert "sha256" in machine.guest.ok(f"cat {host.folder}/prelude.php")
+            assert site.serves(host)
+        with DISTURBERS["own_backup"](site, host, 0.0):
+            assert next(running for running in lab.programs if running.name == f"backup of {host.name}").running
+        with DISTURBERS["clock_step"](site, host, 20.0):
+            assert machine.clock_offset_s() == pytest.approx(20.0, abs=CLOCK_WITHIN_S)
+        assert abs(machine.clock_offset_s()) < CLOCK_WITHIN_S
+        with DISTURBERS["start"](site, host, 0.0):
+            assert site.serves(host)

@@ -52,8 +52,8 @@ class Machine(Protocol):
     def write(self, name: str, text: str) -> Path:
         """Writes a file into the host's folder, as the host sees it; gives its path. Raises LabError."""
 
-    def set_clock(self) -> None:
-        """Sets its clock to this machine's, where it has one of its own."""
+    def set_clock(self, ahead_s: float = 0.0) -> None:
+        """Sets its clock so far ahead of this machine's, where it has one of its own."""
 
     def stop(self) -> None:
         """Ends it, with all that runs in it."""
@@ -76,7 +76,7 @@ class CgroupMachine:
         path.write_text(text)
         return path
 
-    def set_clock(self) -> None:
+    def set_clock(self, ahead_s: float = 0.0) -> None:
         """The clock is this machine's."""
 
     def stop(self) -> None:
@@ -113,9 +113,9 @@ class VirtualMachine:
         ):
             self.guest.ok(line)
 
-    def set_clock(self) -> None:
-        """Shifts the clock by its offset, so that the time this takes does not matter."""
-        difference_s = -self.clock_offset_s()
+    def set_clock(self, ahead_s: float = 0.0) -> None:
+        """Shifts the clock by what it lacks, so that the time this takes does not matter."""
+        difference_s = ahead_s - self.clock_offset_s()
         code = f"import time; time.clock_settime(time.CLOCK_REALTIME, time.time() + {difference_s:.6f})"
         self.guest.ok(shlex.join([sys.executable, "-I", "-S", "-c", code]))
 

@@ -84,15 +84,15 @@ class DisturbableCluster:
         self._hash_s = float(call([program("php8.2"), "-n", "-r", TIME_HASHES % HASHES])) / HASHES
         self._shim = LAB_DIR / "clock.so"
         call([system_program("cc"), "-O2", "-shared", "-fPIC", "-o", str(self._shim), str(CLOCK_SOURCE), "-lm"])
-        self.clocks = {host.name: Clock(LAB_DIR / f"{host.name}.clock") for host in lab.hosts}
+        self._clocks = {host.name: Clock(LAB_DIR / f"{host.name}.clock") for host in lab.hosts}
         self.monitors: dict[str, Running] = {}
         argv = [sys.executable, "-m", "slackwater_lab.cluster.database", BRIDGE_ADDRESS, str(DATABASE_PORT)]
         path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'lab'}"}
         service = lab.add(Program.start("the shared service", lab.in_front(argv), LAB_DIR / "database.log", path))
         wait_until(self._answers, "the shared service", READY_S, watch=[service])
         for host in lab.hosts:
-            ini = host.folder / "php.ini"
-            ini.write_text(php_ini(host) + f'auto_prepend_file = "{host.folder}/prelude.php"\n')
+            prepended = f'auto_prepend_file = "{host.folder}/prelude.php"\n'
+            lab.machines[host.name].write("php.ini", php_ini(host) + prepended)
         self.deploy(lab.hosts, 0.0)
         wait_until(self._all_serve, "pages after the first deploy", READY_S, watch=lab.programs)
 
@@ -118,8 +118,16 @@ class DisturbableCluster:
         return list(self.monitors.values())
 
     def _start_monitor(self, host: Host) -> Running:
-        clock = self.clocks[host.name].file
-        return start_monitor(self.lab, host, {"LD_PRELOAD": str(self._shim), "SLACKWATER_LAB_CLOCK": str(clock)})
+        clock = self._clocks[host.name].file
+        shim = {"LD_PRELOAD": str(self._shim), "SLACKWATER_LAB_CLOCK": str(clock)}
+        return start_monitor(self.lab, host, shim if self.lab.settings.kind == "cgroup" else None)
+
+    def step_clock(self, host: Host, ahead_s: float) -> None:
+        """Sets the wall clock of a host's monitor so far ahead: that of the whole host where it has one of its own."""
+        if self.lab.settings.kind == "cgroup":
+            self._clocks[host.name].step(ahead_s)
+        else:
+            self.lab.machines[host.name].set_clock(ahead_s)
 
     def pool_of(self, host: Host | None) -> str:
         """The pool that is disturbed as a whole where one of its hosts is named; without a host it is the first one."""
@@ -133,7 +141,7 @@ class DisturbableCluster:
         """Makes each request dearer by a share of its CPU time on these hosts, by a graceful reload as deploys do."""
         hashes = round(dearer * self.cpu_s / self._hash_s)
         for host in hosts:
-            (host.folder / "prelude.php").write_text(prelude(host.pool, hashes))
+            self.lab.machines[host.name].write("prelude.php", prelude(host.pool, hashes))
             self.php(host).signal(signal.SIGUSR2)
 
     def deploy_in_turn(self, host: Host | None, dearer: float) -> None:
@@ -214,9 +222,9 @@ def _start(site: DisturbableCluster, host: Host | None, _size: float) -> Iterato
 @contextmanager
 def _clock_step(site: DisturbableCluster, host: Host | None, size: float) -> Iterator[None]:
     assert host is not None
-    site.clocks[host.name].step(size)
+    site.step_clock(host, size)
     yield
-    site.clocks[host.name].step(0.0)
+    site.step_clock(host, 0.0)
 
 
 @contextmanager
