@@ -21,6 +21,9 @@ const SCAN_EVERY_NS: u64 = 1_000_000_000;
 /// Scans take one part in this many of one core, unless that would delay a scan for longer than `SCAN_LATEST_NS`.
 const SCAN_SHARE: u64 = 5000;
 const SCAN_LATEST_NS: u64 = 30_000_000_000;
+/// The same after a scan that found other processes than the one before, or after the end of a known one: a web server
+/// that is reloaded gets its new processes within some seconds, and until they are found their CPU time is not counted.
+const SCAN_LATEST_AFTER_CHANGE_NS: u64 = 2_000_000_000;
 /// CPU seconds per second of the web server below which run delay per CPU second is meaningless.
 const LEAST_CPU_S_PER_S: f64 = 0.001;
 
@@ -49,6 +52,8 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
         threads: Threads::new(system),
         split: Split::default(),
         processes: Ok(0),
+        pids: Vec::new(),
+        scanned_ns: 0,
         scan_at_ns: 0,
         last_ns: 0,
     })
@@ -62,6 +67,9 @@ struct WebThreads {
     threads: Threads,
     split: Split,
     processes: Result<u64, Reason>,
+    /// Those that the last scan found.
+    pids: Vec<u32>,
+    scanned_ns: u64,
     scan_at_ns: u64,
     last_ns: u64,
 }
@@ -78,9 +86,19 @@ impl WebThreads {
         }
         let processes = self.finder.find();
         let alive = self.threads.scan(processes.as_deref().unwrap_or_default(), now_ns);
+        let pids = processes.clone().unwrap_or_default();
+        let latest_ns = if pids == self.pids { SCAN_LATEST_NS } else { SCAN_LATEST_AFTER_CHANGE_NS };
+        self.pids = pids;
         self.processes = processes.map(|_| alive);
         let took_ns = (self.system.monotonic_ns)().saturating_sub(now_ns);
-        self.scan_at_ns = now_ns + took_ns.saturating_mul(SCAN_SHARE).clamp(SCAN_EVERY_NS, SCAN_LATEST_NS);
+        self.scanned_ns = now_ns;
+        self.scan_at_ns = now_ns + took_ns.saturating_mul(SCAN_SHARE).clamp(SCAN_EVERY_NS, latest_ns);
+    }
+
+    /// Has a scan soon, because one of the known processes or threads ended.
+    fn one_ended(&mut self) {
+        self.process_watch.one_ended();
+        self.scan_at_ns = self.scan_at_ns.min(self.scanned_ns + SCAN_LATEST_AFTER_CHANGE_NS);
     }
 }
 
@@ -95,15 +113,15 @@ impl Collector for WebThreads {
         let (sum, measured, is_kept) = (totals.sum, totals.measured, totals.is_kept);
         let looks = self.split.choose(&totals.turns, &totals.turns_new);
         if totals.one_ended {
-            self.process_watch.one_ended();
+            self.one_ended();
         }
         let processes = self.processes.clone()?;
         let threads = self.threads.len();
         let mut sched = Sched { processes: Some(processes), threads: Some(threads as u64), ..Sched::default() };
         let reason = if threads == 0 {
             // Scan again at once, because the web server may have been restarted.
+            self.one_ended();
             self.scan_at_ns = 0;
-            self.process_watch.one_ended();
             Some("no thread of the processes has a readable schedstat")
         } else if !is_kept {
             Some("the kernel keeps no schedstat (CONFIG_SCHED_INFO)")
@@ -295,6 +313,30 @@ mod tests {
         fixture.write("proc/20/task/20/schedstat", "");
         fixture.remove("proc/20");
         assert_eq!([counts(), counts()], [Some((Some(2), Some(1))), Some((Some(1), Some(1)))]);
+    }
+
+    #[test]
+    fn after_a_reload_the_new_processes_are_found_within_seconds_however_long_a_scan_takes() {
+        let fixture = Fixture::new(&[]);
+        thread(&fixture, 10, 10, 100, 1000);
+        thread(&fixture, 20, 20, 100, 1000);
+        let (clock, looks) = (fixture.system().monotonic_ns, std::cell::Cell::new(0));
+        let slow_clock = move || {
+            looks.set(looks.get() + 1);
+            clock() + looks.get() * 3 * MS
+        };
+        let system = System { monotonic_ns: std::rc::Rc::new(slow_clock), ..fixture.system() };
+        let mut collector = COLLECTOR.open(&Settings::default(), &system);
+        let mut processes = |seconds: f64| {
+            fixture.advance_s(seconds);
+            collector.sample().sched.and_then(|sched| sched.processes)
+        };
+        assert_eq!(processes(40.0), Some(2));
+        fixture.write("proc/20/task/20/schedstat", "");
+        fixture.remove("proc/20");
+        assert_eq!([processes(0.2), processes(2.0)], [Some(2), Some(1)]);
+        thread(&fixture, 21, 21, 100, 1000);
+        assert_eq!([processes(2.1), processes(2.1)], [Some(2); 2]);
     }
 
     #[test]
