@@ -67,7 +67,7 @@ class Explainer:
             rows = np.flatnonzero(outcome.answers.kind == number)
             for row, lines in zip(rows.tolist(), _paths(tree, frame, rows, outcome.answers.leaf), strict=True):
                 reasons[row] = lines
-        for words, excused in ((RETURNED, frame.outside & frame.replaced), (TAIL_ALONE, frame.tail_alone)):
+        for words, excused in ((RETURNED, frame.returned), (TAIL_ALONE, frame.tail_alone)):
             for row in np.flatnonzero(excused & frame.users_wait & (steps.state == CALM)).tolist():
                 reasons[row] = [*reasons[row], words]
         eventful = (looks != CALM) | (steps.state != CALM) | (steps.event != TickEffect.QUIET)

@@ -290,9 +290,9 @@ class Judge(SlotArrays):
             calm = np.where((state == ALL_SLOW) | (state == OVERLOAD), long, looks_calm)
             # The first baseline decides what is normal, so no row that stands out among the peers goes into it.
             calm &= ~(frame.borrowed & outcome.stands_out)
-        # A server without a monitor that just came back answers what waited for it. One with a slow client is calm, but
+        # A server that just came back answers what waited for it. One with a slow client is calm, but
         # what its users feel then is none of its calm.
-        calm &= ~(frame.outside & frame.replaced) & ~(frame.tail_alone & frame.users_wait)
+        calm &= ~frame.returned & ~(frame.tail_alone & frame.users_wait)
         fit = calm & ~np.isnan(frame.values).all(axis=1)
         self.features.baselines.learn(frame.slots[fit], frame.bins[fit], frame.values[fit])
         outside = calm & frame.outside

@@ -286,7 +286,8 @@ def _excess(rows: SampleRows, own: Floats, usual: Floats, spreads: Floats, peers
         # A machine's stolen time is booked on the program that was running. So a full machine may still wait for a
         # neighbour, and its probe and its requests' cost count.
         self_inflicted[:, [_RATIO, COST]] |= (waits_for_itself & in_cgroup(rows.values))[:, None]
-        counts_here = np.ones(own.shape, dtype=bool)
+        # After a restart nothing counts: not how long requests take, nor what starting costs.
+        counts_here = np.repeat(~rows.returned[:, None], own.shape[1], axis=1)
         counts_here[:, _CGROUPS_ONLY] &= in_cgroup(rows.values)[:, None]
         for instead, known in _INSTEAD:
             counts_here[:, instead] &= np.isnan(rows.values[:, known])

@@ -48,8 +48,10 @@ class SampleRows:
     """(M,) the highest load, with other programs, in the Samples of the last `PEAK_S`: a burst's queue outlives the
     burst."""
     replaced: Bools
-    """(M,) whether the web server was started anew or reloaded in the last `WINDOW_S`, by its threads. Without a
-    monitor: whether it just came back after a time without answers (`features.returns`)."""
+    """(M,) whether the web server was started anew or reloaded in the last `WINDOW_S`, by its threads."""
+    returned: Bools
+    """(M,) whether it just came back after a time without answers, or a machine answers nothing (`features.returns`).
+    Never of a cgroup: what its programs wait for shows a neighbour, after a reload too."""
     rps: Floats
     """(M,) requests per second, mean of the window."""
     answers: Floats
@@ -136,8 +138,14 @@ class SampleWindows(SlotArrays):
             # A server at which requests wait is as busy as it was at most, however few it answers.
             load[unanswered_s > 0.0] = AT_HIGHEST
             peak[outside] = load[outside]
-            replaced[outside] = self.returns.update(
-                slots[outside], columns["traffic.rps"][outside], columns["period_s"][outside]
+        returned = np.zeros(len(table), dtype=bool)
+        if (may_return := outside | ~cgroups).any():
+            returned[may_return] = self.returns.update(
+                slots[may_return],
+                columns["traffic.rps"][may_return],
+                columns["period_s"][may_return],
+                ~outside[may_return],
+                (moved > 0.0).any(axis=1)[may_return],
             )
         return SampleRows(
             slots=slots,
@@ -146,6 +154,7 @@ class SampleWindows(SlotArrays):
             others=np.where(cgroups, filled(np.maximum(utilisation - load, 0.0), 0.0), 0.0),
             peak=np.fmax(peak, load),
             replaced=replaced,
+            returned=returned,
             rps=rps,
             answers=columns["traffic.rps"] * columns["period_s"],
             unanswered_s=unanswered_s,

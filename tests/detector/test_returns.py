@@ -100,8 +100,10 @@ def returned(answers_per_look: list[float]) -> list[bool]:
     """Whether a server returns, look by look."""
     returns = Returns()
     returns.resize(1)
-    slots, period_s = np.zeros(1, dtype=np.int64), np.array([LOOK_S])
-    return [bool(returns.update(slots, np.array([count / LOOK_S]), period_s)[0]) for count in answers_per_look]
+    slots, period_s, none = np.zeros(1, dtype=np.int64), np.array([LOOK_S]), np.zeros(1, dtype=bool)
+    return [
+        bool(returns.update(slots, np.array([count / LOOK_S]), period_s, none, none)[0]) for count in answers_per_look
+    ]
 
 
 @pytest.mark.parametrize(("away_s", "lasts_s"), [(0.2, LEAST_S), (2.0, 6.0), (600.0, MOST_S)])
@@ -128,11 +130,35 @@ def test_the_next_return_comes_only_after_a_rest() -> None:
 def test_no_return_begins_in_an_episode_nor_soon_after_it() -> None:
     returns = Returns()
     returns.resize(1)
-    slots, period_s = np.zeros(1, dtype=np.int64), np.array([LOOK_S])
+    slots, period_s, none = np.zeros(1, dtype=np.int64), np.array([LOOK_S]), np.zeros(1, dtype=bool)
     looks = [40.0] * 50 + ([0.0] * 3 + [40.0] * 2) * 20
     returns_by_look = []
     for number, count in enumerate(looks):
-        returns_by_look.append(bool(returns.update(slots, np.array([count / LOOK_S]), period_s)[0]))
+        returns_by_look.append(bool(returns.update(slots, np.array([count / LOOK_S]), period_s, none, none)[0]))
         if number < 100:
             returns.end(slots)
     assert 100 + round(REST_S / LOOK_S) - 1 <= returns_by_look.index(True) <= 100 + round(REST_S / LOOK_S) + 5
+
+
+@pytest.mark.parametrize(("new_after_looks", "returns_at"), [(1, 54), (9, 62), (20, None), (None, None)])
+def test_with_a_monitor_a_server_returns_only_where_its_threads_change_soon(
+    new_after_looks: int | None, returns_at: int | None
+) -> None:
+    returns = Returns()
+    returns.resize(1)
+    slots, period_s, monitored = np.zeros(1, dtype=np.int64), np.array([LOOK_S]), np.ones(1, dtype=bool)
+    returns_by_look = []
+    for number, count in enumerate([40.0] * 50 + [0.0] * 3 + [40.0] * 60):
+        is_new = new_after_looks is not None and 0 <= number - 53 - new_after_looks < 5
+        new, rps = np.array([is_new]), np.array([count / LOOK_S])
+        returns_by_look.append(bool(returns.update(slots, rps, period_s, monitored, new)[0]))
+    assert returns_by_look[:53] == [False] * 50 + [True] * 3, "it is away"
+    back = returns_by_look[53:]
+    assert (53 + back.index(True) if any(back) else None) == returns_at
+
+
+def test_a_deploy_to_small_virtual_machines_one_after_the_other_is_no_neighbour() -> None:
+    recording = read(RECORDINGS / "guests-deploy.parquet")
+    assert {label.kind for label in recording.labels} == {"deploy"}
+    judge = Judge.of(recording.samples[0].pool, DetectorSettings(), load(SHIPPED))
+    assert Counter(verdict.state for verdict in replay(recording, judge))["interference"] == 0

@@ -32,6 +32,7 @@ def frame(rps: list[float], utilisation: list[float], **signals: float) -> Frame
         others=np.zeros(count),
         peak=busy,
         replaced=np.zeros(count, dtype=bool),
+        returned=np.zeros(count, dtype=bool),
         bins=np.zeros(count, dtype=np.int64),
         demand=nothing,
         peers_demand=nothing,
