@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from slackwater.core.messages import Verdict
+from slackwater.core.messages import State, Verdict
 from slackwater.detector.classify.episodes import (
     ALL_SLOW,
     CALM,
@@ -24,9 +25,11 @@ from slackwater.detector.classify.episodes import (
     word_of,
 )
 from slackwater.detector.classify.failures import Failing
+from slackwater.detector.classify.own_limit import Limits
 from slackwater.detector.classify.pool_correlation import PoolCorrelation
 from slackwater.detector.classify.rules import SIGNAL_WORDS, Outcome
 from slackwater.detector.classify.tree import FeatureLimits, Tree
+from slackwater.detector.estimator import MAX_SEVERITY
 from slackwater.detector.features.calm_rate import AT_HIGHEST
 from slackwater.detector.features.columns import Ints
 from slackwater.detector.features.features import CAUSE, FEATURES, FELT, Frame
@@ -37,6 +40,10 @@ NOT_VISIBLE = "the cause is not visible from the balancer"
 RETURNED = "it came back after a time without answers, so its response times say nothing yet"
 TAIL_ALONE = "only a few requests are slower than in calm: a client or a route may be slow, and not the server"
 UNANSWERED = "nothing was answered for {:.0f} s, while requests waited or were refused"
+OWN_LIMIT = "it gets {:.2g} CPUs and no more while work waits, whoever else is there: a limit of its own"
+OF_A_LIMIT: frozenset[State] = frozenset(("interference", "overload", "all_slow"))
+LIMIT_ERROR = 0.1
+"""Standard error of what a server answers at its limit, as a share."""
 OWN, LENT = "its calm baseline", "its peers' calm baseline"
 ONLY_REQUESTS = "only requests show whether it still does"
 SIGN_WORDS = (*SIGNS, *SIGNAL_WORDS)
@@ -118,6 +125,30 @@ def with_failures(verdicts: list[Verdict], failing: Failing, *, worded: bool) ->
             probability=float(failing.probability[row]),
             calm_shows_within_s=None,
         )
+    return verdicts
+
+
+def with_limits(verdicts: list[Verdict], limits: Limits, *, worded: bool) -> list[Verdict]:
+    """The Verdicts of a tick, with the own limits of servers that are not calm. One that is slow by itself is `slow`,
+    as it is beside no neighbour, and can answer what its limit allows. `worded`: with reasons."""
+    for row in np.flatnonzero(limits.shown).tolist():
+        verdict = verdicts[row]
+        if verdict.state not in OF_A_LIMIT:
+            continue
+        cores, rps = float(limits.cores[row]), float(limits.rps[row])
+        own: dict[str, Any] = {"resource": "own limit", "own_limit_cores": cores}
+        if worded:
+            own["path"] = [OWN_LIMIT.format(cores), *verdict.path]
+        if verdict.state == "interference":
+            own["state"] = "slow"
+            if verdict.capacity_rps and rps > 0.0:
+                calm_rps = verdict.capacity_rps / max(1.0 - verdict.severity, 0.02)
+                own |= {
+                    "capacity_rps": rps,
+                    "capacity_stderr_rps": LIMIT_ERROR * rps,
+                    "severity": min(max(1.0 - rps / calm_rps, 0.0), MAX_SEVERITY),
+                }
+        verdicts[row] = msgspec.structs.replace(verdict, **own)
     return verdicts
 
 

@@ -20,11 +20,12 @@ from slackwater.detector.capacity.calm_capacity import ERROR, CalmCapacity
 from slackwater.detector.capacity.slowness import Slowness
 from slackwater.detector.classify.episodes import ALL_SLOW, CALM, INTERFERENCE, OVERLOAD, STATES, word_of
 from slackwater.detector.classify.failures import Failing, Failures
+from slackwater.detector.classify.own_limit import OwnLimits
 from slackwater.detector.classify.resource import RESOURCES, UNCLEAR, resource_of
 from slackwater.detector.classify.rules import Outcome, Rules
 from slackwater.detector.classify.tree import Model
 from slackwater.detector.estimator import Estimates, Estimator
-from slackwater.detector.explain import Explainer, silence, with_failures
+from slackwater.detector.explain import Explainer, silence, with_failures, with_limits
 from slackwater.detector.features.balancer_latency import COLUMN, BalancerLatency
 from slackwater.detector.features.baseline import LAST_HEARD, StoredBaselines
 from slackwater.detector.features.columns import Bools, Floats, Ints, Row, Table, or_none, row_of, table_of
@@ -84,6 +85,7 @@ class Judge(SlotArrays):
         self.sources = Sources()
         self.features = Features()
         self.failures = Failures(false_episodes_per_node_day)
+        self.own_limits = OwnLimits()
         self.windows = SampleWindows()
         self.balancer_latency = BalancerLatency()
         self.estimator = Estimator(model.coefficients)
@@ -104,7 +106,7 @@ class Judge(SlotArrays):
         """Node -> the baseline of its monitor's Samples while the balancer's are judged, and the other way round."""
         super().__init__(
             *(self.features, self.windows, self.estimator, self.balancer_latency),
-            *(self.rules, self.slowness, self.calm_capacity, self.sources, self.failures),
+            *(self.rules, self.slowness, self.calm_capacity, self.sources, self.failures, self.own_limits),
             _fresh=False,
             _in_episode=False,
             _resource=UNCLEAR,
@@ -241,11 +243,13 @@ class Judge(SlotArrays):
         leave_out_idle(table.columns)
         rows = self.windows.add(slots, table, first)
         frame = self.features.compute(rows, self._fresh, self._in_episode)
-        outcome = self.rules.step(now_s, table, frame, self._fresh, self._in_episode)
+        limits = self.own_limits.update(now_s, table.columns, frame, self._in_episode)
+        outcome = self.rules.step(now_s, table, frame, self._fresh, self._in_episode, limits)
         failing = self._failing(now_s, slots, table)
         outcome = dataclasses.replace(outcome, excused=outcome.excused | failing.unfit)
         neighbour: Bools = np.asarray(outcome.steps.state == INTERFERENCE)
         renamed = self.sources.reword(slots, frame.outside, outcome.pool.looks == INTERFERENCE)
+        renamed |= self.own_limits.reword(slots, limits.shown & neighbour)
         outcome = self.rules.reword(outcome, slots, neighbour & renamed & ~outcome.steps.began, table.time_unix_s)
         self._in_episode[slots] = neighbour | failing.on
         self.windows.note_episodes(slots, neighbour)
@@ -258,7 +262,8 @@ class Judge(SlotArrays):
             columns = (outcome.pool.has_requests, outcome.answers.kind, outcome.by_tree)
             self.ticks += map(Tick, table.samples, frame.matrix, *(column.tolist() for column in columns))
         verdicts = self._verdicts(table, frame, outcome, estimates, failing)
-        return with_failures(verdicts, failing, worded=self.explainer is not None)
+        worded = self.explainer is not None
+        return with_failures(with_limits(verdicts, limits, worded=worded), failing, worded=worded)
 
     def _failing(self, now_s: float, slots: Ints, table: Table) -> Failing:
         known = {"fresh": self._fresh, "in_episode": self._in_episode}

@@ -39,7 +39,7 @@ HEARS_OF_WEIGHTS_WITHIN_S = 1.5
 """Longest wait for lbengine's first word on which servers are lowered, which it sends at least once a second. Before it
 nothing is called calm."""
 LOWERED_FOR: frozenset[DecisionCause | None] = frozenset(
-    {"interference", "slow", "errors", "tried", "unknown", "waiting"}
+    {"interference", "slow", "errors", "own_limit", "tried", "unknown", "waiting"}
 )
 """Causes of a lowered weight with which a server was worse by itself, as far as lbengine knows. `tried`: in a trial
 with few requests."""

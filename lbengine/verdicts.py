@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from slackwater.core.messages import SLOW_ALONE, Verdict
+from slackwater.core.messages import SLOW_ALONE, DecisionCause, Verdict
 
 OTHERS_AFTER_S = 2.0
 """Verdicts of another controller's detector count when our own detector has sent none of the node for this long. Two
@@ -17,6 +17,12 @@ FRESH_S = 1.0
 def age_s(verdict: Verdict) -> float:
     """How long the node has been in its state, by the node's own clock."""
     return max(0.0, verdict.time_unix_s - verdict.since_unix_s)
+
+
+def cause_of(verdict: Verdict) -> DecisionCause:
+    """The cause of a decision that follows from this Verdict."""
+    limited = verdict.resource == "own limit" and verdict.state in SLOW_ALONE
+    return "own_limit" if limited else verdict.state
 
 
 def is_failing(verdict: Verdict) -> bool:

@@ -60,6 +60,11 @@ METRICS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("slackwater_server_share", ("pool", "node"), "Share of the pool's requests, 0 to 1."),
     ("slackwater_server_errors_per_second", ("pool", "node"), "Requests that failed there, as the balancer saw them."),
     ("slackwater_server_fails", ("pool", "node"), "1 if its share of failed requests is well above its peers'."),
+    (
+        "slackwater_server_own_limit_cores",
+        ("pool", "node"),
+        "CPUs that its own limit allows, where one is shown.",
+    ),
     ("slackwater_node_requests_per_second", ("pool", "node"), "Requests per second."),
     ("slackwater_node_response_p95_seconds", ("pool", "node"), "p95 of response time."),
     ("slackwater_node_cpu_utilisation", ("pool", "node"), "CPU utilisation, 1 is full."),
@@ -123,8 +128,20 @@ SERVER_FIELDS = {
 """Field of a view's row -> metric and its factor."""
 REASONS = frozenset(
     (
-        *("slow", "errors", "tried", "fast", "away", "warm_up", "calm", "capacity", "overload", "all_slow", "unknown"),
-        *("pinned", "governor"),
+        *(
+            "slow",
+            "errors",
+            "own_limit",
+            "tried",
+            "fast",
+            "away",
+            "warm_up",
+            "calm",
+            "capacity",
+            "overload",
+            "all_slow",
+        ),
+        *("unknown", "pinned", "governor"),
     )
 )
 """Causes of Changes that are reasons of their own."""
@@ -200,6 +217,7 @@ def _servers(views: dict[str, PoolStatus]) -> Iterator[MaybeValue]:
             yield "slackwater_server_errors_per_second", (pool, row.node), row.errors_per_s
             if row.failed_share is not None:
                 yield "slackwater_server_fails", (pool, row.node), row.peers_failed_share is not None
+            yield "slackwater_server_own_limit_cores", (pool, row.node), row.own_limit_cores
             for field, (name, factor) in SERVER_FIELDS.items():
                 value = getattr(row, field)
                 yield name, (pool, row.node), None if value is None else value * factor

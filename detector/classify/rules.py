@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slackwater.detector.classify.episodes import CALM, INTERFERENCE, OVERLOAD, Signs, StateMachines, TickStates
-from slackwater.detector.classify.pool_correlation import PoolCorrelation, PoolCorrelator
+from slackwater.detector.classify.own_limit import HOLD_S, Limits
+from slackwater.detector.classify.pool_correlation import FULL, PoolCorrelation, PoolCorrelator
 from slackwater.detector.classify.tree import Answers, Model
 from slackwater.detector.features.columns import Bools, Floats, Ints, Table, filled
 from slackwater.detector.features.features import Frame
@@ -20,6 +21,8 @@ FELT_SLOW = 1.0
 """An answer is slow from this excess on, in units of a response time's scale."""
 MOMENTS_PER_S = 20.0
 """Rate of random moments of a monitor that does not count them."""
+LIMITED = 0.98
+"""Probability that a server is still slow by its own limit, while its calm looks prove nothing."""
 STANDS_OUT = 1.0
 """A Sample with a feature of at least this is not fit for a node's first baseline."""
 
@@ -77,7 +80,9 @@ class Rules(SlotArrays):
         self._machines.since_unix_s[slots] = since_unix_s
         return dataclasses.replace(outcome, steps=dataclasses.replace(outcome.steps, since_unix_s=since_unix_s))
 
-    def step(self, now_s: float, table: Table, frame: Frame, fresh: Bools, in_episode: Bools) -> Outcome:
+    def step(
+        self, now_s: float, table: Table, frame: Frame, fresh: Bools, in_episode: Bools, limits: Limits
+    ) -> Outcome:
         """Steps the frame's nodes by one tick, all in one pass.
 
         `fresh`, `in_episode`: (slots,) whether a node is heard of, and whether it is in an episode.
@@ -87,22 +92,36 @@ class Rules(SlotArrays):
         if frame.tail_alone.any():
             answers = dataclasses.replace(answers, says=np.where(frame.tail_alone, answers.quiet, answers.says))
         pool = self._correlator.classify(frame, answers.says > 0.0, fresh, in_episode)
-        # Looks of overload, or of a pool that is slow together, are believed after two Samples.
-        by_tree: Bools = (pool.looks == INTERFERENCE) | (pool.looks == CALM)
-        excused = self._excused(frame, pool.looks)
+        # A server that its own limit makes full, beside peers with room, is slow by itself.
+        with np.errstate(invalid="ignore"):
+            busy = (pool.looks == OVERLOAD) | ((pool.looks == CALM) & (frame.utilisation >= FULL))
+            limited = limits.full & busy & (frame.peers_demand < FULL)
+        limited |= limits.full & (pool.looks == INTERFERENCE)
+        pool = dataclasses.replace(pool, looks=np.where(limited, INTERFERENCE, pool.looks))
+        # Looks of overload, of a limit, or of a pool that is slow together, are believed after two Samples.
+        by_tree: Bools = ((pool.looks == INTERFERENCE) | (pool.looks == CALM)) & ~limited
+        excused = self._excused(frame, pool.looks) | (limits.holds & (pool.looks == CALM))
         threshold = self._thresholds[answers.kind]
         steps = self._machines.step(
             frame.slots,
             now_s,
             table.time_unix_s,
             pool.looks,
-            says=np.where(by_tree, answers.says, threshold / 2.0),
+            says=np.where(by_tree, answers.says, np.maximum(threshold / 2.0, answers.says * limited)),
             quiet=answers.quiet,
             threshold=threshold,
             period_s=table.columns["period_s"],
             low_traffic=~pool.has_requests,
             signs=_signs(frame, table, excused),
         )
+        held = limits.holds & (steps.state == INTERFERENCE)
+        if held.any():
+            steps = dataclasses.replace(
+                steps,
+                waits=steps.waits & ~held,
+                probability=np.where(held, np.maximum(steps.probability, LIMITED), steps.probability),
+                calm_shows_within_s=np.where(held, HOLD_S, steps.calm_shows_within_s),
+            )
         stands_out = np.asarray((frame.matrix >= STANDS_OUT).any(axis=1))
         return Outcome(answers, pool, steps, by_tree, stands_out, excused)
 

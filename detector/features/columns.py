@@ -23,6 +23,7 @@ from slackwater.core.messages import (
     Counters,
     Cpu,
     Disk,
+    Frequency,
     Gaps,
     Memory,
     Network,
@@ -64,6 +65,7 @@ SECTIONS: dict[str, tuple[msgspec.Struct, tuple[str, ...]]] = {
     "memory": (Memory(), ("major_faults_per_s",)),
     "disk": (Disk(device=""), ("busy", "wait_ms")),
     "network": (Network(interface=""), ("saturation", "retransmits_per_s", "drops_per_s")),
+    "frequency": (Frequency(), ("mean_mhz",)),
 }
 """Section -> a section with all fields absent, which stands in for an absent one, and the numeric fields that the
 detector reads."""

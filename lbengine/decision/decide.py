@@ -26,7 +26,7 @@ from slackwater.lbengine.decision.room import OVER, Room
 from slackwater.lbengine.decision.split import Share, split, step_of
 from slackwater.lbengine.decision.state import PoolState, PoolView
 from slackwater.lbengine.decision.trials import few
-from slackwater.lbengine.verdicts import age_s, is_failing
+from slackwater.lbengine.verdicts import age_s, cause_of, is_failing
 
 TRIED_AFTER_S = {"slow": 1.0, "errors": 2.0, "interference": 3.0}
 """A server is tried no sooner after nothing would show calm. An error is worse than a slow answer. A quiet monitor
@@ -165,7 +165,9 @@ def _is_usable(server: Server, baselines: Mapping[str, Baseline], others: Collec
 def _admit(state: PoolState, view: PoolView, servers: _Servers, pool: PoolSettings) -> guard.Admission:
     usable = {server.name for server in servers.usable}
     judged = {name: verdict for name, verdict in view.verdicts.items() if name in usable}
-    acted_on = {name for name, verdict in judged.items() if verdict.state not in pool.causes_off} - view.holds.keys()
+    acted_on = {
+        name for name, verdict in judged.items() if cause_of(verdict) not in pool.causes_off
+    } - view.holds.keys()
     return guard.admit(
         {name: judged[name].state for name in acted_on},
         {name for name, baseline in servers.movable.items() if state.positions[name].weight < baseline},
@@ -262,7 +264,7 @@ def _in_episode(
     if target >= baseline and before.weight >= baseline:
         return _Move(after, Reason("no_gain", verdict, share))
     follows = share is not None and share.weight == after.weight < baseline
-    return _Move(after, Reason(verdict.state, verdict, share if follows else None))
+    return _Move(after, Reason(cause_of(verdict), verdict, share if follows else None))
 
 
 def _requests(state: PoolState, servers: _Servers, name: str, verdict: Verdict) -> Requests:
@@ -305,8 +307,8 @@ def _back(
     configured, is_step = (state.baselines or {})[name].weight, before.moved_s is None and before.weight > baseline
     if baseline < configured and (verdict.state == "calm" or (verdict.state == "overload" and is_step)):
         return _Move(there, Reason("capacity", full=state.calm_weights.full(name, configured)))
-    if verdict.state not in SLOW_ALONE or verdict.state in pool.causes_off:
-        return _Move(there, Reason(verdict.state, verdict))
+    if verdict.state not in SLOW_ALONE or cause_of(verdict) in pool.causes_off:
+        return _Move(there, Reason(cause_of(verdict), verdict))
     if admission.fails:
         return _Move(there, Reason("peer_fails", verdict, fails=admission.fails))
     # The episode goes on although nothing shows it now, so its trials are kept.

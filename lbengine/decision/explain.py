@@ -34,6 +34,7 @@ class Reason:
     """Who asked for a lower `maxconn`, and why; empty where that is set already."""
 
 
+STAYS = "its weight stays, as `causes_off` names this cause"
 STILL = {"slow": "it is still slow", "errors": "it still fails"}
 """What a trial is to show, by the state. In `interference` it is the neighbour."""
 Words = tuple[str, tuple[str, ...]]
@@ -87,7 +88,9 @@ def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) ->
             return f"{_state(reason)}: {_seen(reason)}; {stays}", (_state(reason), stays)
         case "errors":
             return _errors(reason, pool)
-        case "interference" | "slow":
+        case "own_limit" if reason.cause in pool.causes_off:
+            return f"{_state(reason)}: {_seen(reason)}; {STAYS}", (_state(reason), _seen(reason))
+        case "interference" | "slow" | "own_limit":
             return _slow_alone(reason)
         case "calm" | "limited":
             return _same("calm")
@@ -135,9 +138,8 @@ def _slow_alone(reason: Reason) -> Words:
 def _errors(reason: Reason, pool: PoolSettings) -> Words:
     if reason.others_filled is not None:
         return _slow_alone(reason)
-    stays = "its weight stays, as `causes_off` names this state"
     trials = "it gets no requests, but now and then a few that show whether it still fails"
-    return f"errors: {_seen(reason)}; {stays if 'errors' in pool.causes_off else trials}", ("errors", _seen(reason))
+    return f"errors: {_seen(reason)}; {STAYS if 'errors' in pool.causes_off else trials}", ("errors", _seen(reason))
 
 
 def _share(share: Share, severity: float) -> str:

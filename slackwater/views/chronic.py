@@ -85,7 +85,9 @@ def rank(
     for span in slow:
         begin = max(since, replaced.get(span.node, since))
         is_false = (span.node, round(span.since_unix_s * 1000)) in false_alarms
-        if span.node in counted and span.state in settings.states and span.until_unix_s > begin and not is_false:
+        is_limit = span.resource == "own limit"  # a new machine of the same kind has it too
+        counts = span.state in settings.states and not is_limit and not is_false
+        if span.node in counted and counts and span.until_unix_s > begin:
             counted[span.node].append(span._replace(since_unix_s=max(span.since_unix_s, begin)))
     shares = {
         node: min(_lost_s(spans) / max(min(observed_s, now_unix_s - replaced.get(node, since)), HOUR_S), 1.0)

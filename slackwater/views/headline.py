@@ -20,7 +20,7 @@ STATES: dict[State, str] = {
     "all_slow": "is slow together with the others, so no neighbour is the cause",
     "unknown": "is unknown",
 }
-PLURALS = {"is": "are", "has": "have", "fails": "fail"}
+PLURALS = {"is": "are", "has": "have", "fails": "fail", "gets": "get"}
 MOST = 6
 """Sentences in a headline."""
 ALIKE = 0.05
@@ -32,7 +32,9 @@ def exceptions(row: Row, title: str) -> list[str]:
     if row.out:
         return [f"is {row.out} in {title}"]
     sentences = beside_the_verdict(row)
-    if row.state == "slow" and row.rt_p95_now_ms is not None and row.rt_p95_usual_ms is not None:
+    if row.resource == "own limit" and row.state != "calm":
+        sentences.append(of_limit(row.own_limit_cores))
+    elif row.state == "slow" and row.rt_p95_now_ms is not None and row.rt_p95_usual_ms is not None:
         sentences.append(f"{_slow(row.rt_p95_now_ms, row.rt_p95_usual_ms)} the cause is not visible from the balancer")
     elif row.state != "calm" and not (row.state == "errors" and row.peers_failed_share is not None):
         sentences.append(STATES[row.state])
@@ -49,6 +51,12 @@ def beside_the_verdict(row: Row) -> list[str]:
     if row.state == "calm" and row.rt_p95_now_ms is not None and row.rt_p95_usual_ms is not None:
         sentences.append(f"{_slow(row.rt_p95_now_ms, row.rt_p95_usual_ms)} {_no_neighbour(row.as_in_calm)}")
     return sentences
+
+
+def of_limit(cores: float | None) -> str:
+    """`gets 0.4 CPUs and no more, by a limit of its own: a larger machine, or credits, would help`."""
+    level = "as much CPU" if cores is None else f"{cores:.2g} CPUs"
+    return f"gets {level} and no more, by a limit of its own: a larger machine, or credits, would help"
 
 
 def fails(share: float, peers: float) -> str:

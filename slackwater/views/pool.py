@@ -178,6 +178,7 @@ def pool_status(
             retuned=retuned,
             governed=governed,
             resource=resource,
+            own_limit_cores=verdict.own_limit_cores if verdict is not None and resource is not None else None,
             percentiles=percentiles.of(node, server.server) if server else None,
         )
         if server is not None and seen:

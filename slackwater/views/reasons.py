@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from slackwater.core.messages import SLOW_ALONE, Change, ChangeCause, Resource, ServerState, State
+from slackwater.core.messages import SLOW_CAUSES, Change, ChangeCause, Resource, ServerState, State
 from slackwater.views.row import milliseconds
 
+OWN_LIMIT = "it gets no more CPU than a limit of its own allows (a larger machine, or credits, would help)"
 NEIGHBOUR: dict[Resource | None, str] = {
     None: "a noisy neighbour slows it",
     "unclear": "a noisy neighbour slows it",
@@ -13,6 +14,7 @@ NEIGHBOUR: dict[Resource | None, str] = {
     "memory bandwidth": "a noisy neighbour takes its memory bandwidth",
     "network": "a noisy neighbour takes its network",
     "disk": "a noisy neighbour takes its disk",
+    "own limit": OWN_LIMIT,
 }
 
 FAILS = "its requests fail, and those of its peers do not"
@@ -39,6 +41,8 @@ DECISIONS: dict[ChangeCause | None, str] = {
 
 def of_state(state: State | ChangeCause | None, resource: Resource | None) -> str:
     """A state that is not calm in words; empty where its own reason says it best."""
+    if state == "own_limit" or (state is not None and resource == "own limit"):
+        return OWN_LIMIT
     if state == "interference":
         return NEIGHBOUR[resource]
     if state == "slow":
@@ -52,7 +56,7 @@ def of_state(state: State | ChangeCause | None, resource: Resource | None) -> st
 
 def of_server(server: ServerState, resource: Resource | None, observes: bool) -> str:
     """Why a server has its weight, and what was done, in a sentence; empty where nothing is decided about it."""
-    if server.cause in SLOW_ALONE and server.wanted < server.full_weight:
+    if server.cause in SLOW_CAUSES and server.wanted < server.full_weight:
         weight = f"weight {server.wanted} instead of {server.full_weight}"
         return f"{of_state(server.cause, resource)}, so it {'would get' if observes else 'gets'} {weight}"
     if server.cause not in DECISIONS:
@@ -62,7 +66,7 @@ def of_server(server: ServerState, resource: Resource | None, observes: bool) ->
 
 def of_change(change: Change) -> str:
     """Why it was made, in a sentence."""
-    if change.cause in SLOW_ALONE:
+    if change.cause in SLOW_CAUSES:
         return of_state(change.cause, None)
     words = DECISIONS.get(change.cause)
     return change.why if words is None else words

@@ -66,7 +66,9 @@ class Row(msgspec.Struct):
     why: str
     """All reasons, with their numbers."""
     resource: Resource | None = None
-    """What a neighbour takes (`unclear` if that cannot be decided); only in `interference`."""
+    """What a neighbour takes (`unclear` if that cannot be decided), in `interference`; or its own limit."""
+    own_limit_cores: float | None = None
+    """CPUs that a limit of its own allows it, where one is shown."""
     retuned: list[str] = []
     """What the second stage has changed on the node: `php_fpm.max_children 4 → 16`."""
     governed: list[str] = []

@@ -66,7 +66,7 @@ def test_a_cause_that_is_switched_off_is_shown_and_moves_nothing() -> None:
     assert weights_in(decisions) == [100, 100, 100]
     mine = decisions.servers["host0"]
     assert mine.cause == "errors"
-    assert mine.why.endswith("its weight stays, as `causes_off` names this state")
+    assert mine.why.endswith("its weight stays, as `causes_off` names this cause")
 
 
 def test_a_failing_server_in_an_episode_that_only_waits_for_its_end_does_not_hold_others_back() -> None:

@@ -217,3 +217,8 @@ def test_bad_settings_are_refused_in_words(tmp_path: Path) -> None:
     text = f'state_dir = "{tmp_path}"\n[replace]\ndays = 2\nchronic_days = 3\n{pool}'
     with pytest.raises(ConfigError, match=r"`chronic_days`: expected at most `days`, 2, got 3"):
         parse(text, "test")
+
+
+def test_a_limit_of_its_own_makes_no_machine_chronic() -> None:
+    """A new machine of the same kind has it too."""
+    assert ranked([span._replace(state="slow", resource="own limit") for span in on_days("web1", 4)]) == []

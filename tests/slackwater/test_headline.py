@@ -119,3 +119,11 @@ def test_it_never_claims_more_calm_servers_than_there_are_and_names_every_other(
             assert server.node in text or "more" in text
     if state == "calm":
         assert all(server.state == "calm" for server in servers)
+
+
+def test_an_own_limit_is_named_with_its_level_and_what_would_help() -> None:
+    limited = row("web2", "slow", resource="own limit", own_limit_cores=0.4)
+    words = "gets 0.4 CPUs and no more, by a limit of its own: a larger machine, or credits, would help"
+    assert exceptions(limited, "HAProxy") == [words]
+    full = row("web2", "overload", resource="own limit", own_limit_cores=0.4)
+    assert exceptions(full, "HAProxy") == [words]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from slackwater_lab.cluster import broken, restarts, stress
+from slackwater_lab.cluster import broken, limited, restarts, stress
 from slackwater_lab.cluster import noise as noises
 from slackwater_lab.cluster.applications import APPLICATIONS
 from slackwater_lab.cluster.balancer import Balancer
@@ -50,7 +50,7 @@ from slackwater_lab.cluster.webserver import MPMS, apache_command, fpm_command, 
 
 READY_S = 60.0
 WEB_SERVER = {"php-fpm8.2": fpm_command, "apache2": apache_command}
-SCRIPTED = (broken.KIND, restarts.KIND)
+SCRIPTED = (broken.KIND, restarts.KIND, *limited.KINDS)
 """Kinds of noise that do something to the web server itself."""
 Taken = TypeVar("Taken", bound=Running)
 
@@ -117,6 +117,7 @@ class Lab:
         self.machines: dict[str, Machine] = {}
         """Host -> machine."""
         self._noises: list[noises.Noise] = []
+        self._quotas: dict[str, float] = {}
         self._loads: list[Load] = []
         self._maker = ""
         self._stack = contextlib.ExitStack()
@@ -167,7 +168,17 @@ class Lab:
 
     def set_quota(self, host: Host, cores: float) -> None:
         """Sets the host's CPU quota, which includes its neighbours' part."""
+        self._quotas[host.name] = cores
         self.cgroups.make(host.cgroup, quota_cores=cores, period_s=self.settings.period_s)
+
+    def _limit(self, host: Host, kind: str, share: float, seconds: float) -> noises.Noise:
+        """Limits a host to a share of its quota."""
+        usual = self._quotas[host.name]
+
+        def set_share(kept: float) -> None:
+            self.cgroups.make(host.cgroup, quota_cores=kept * usual, period_s=self.settings.period_s)
+
+        return limited.start(host, kind, share, seconds, set_share, (usual, lambda: self.cgroups.cpu_s(host.cgroup)))
 
     def _build_virtual_machines(self) -> None:
         """They boot while their files are laid out, all at a time."""
@@ -282,7 +293,7 @@ class Lab:
 
         def begin() -> list[noises.Noise]:
             if kind in SCRIPTED:
-                self._noises += (begun := [self._scripted(host, kind, seconds) for host in hosts])
+                self._noises += (begun := [self._scripted(host, kind, intensity, seconds) for host in hosts])
                 return begun
             for host in hosts:
                 self.cgroups.make(host.neighbour, weight=weight)
@@ -306,9 +317,11 @@ class Lab:
             waiting.append(noises.prepare(self._maker, host.name, kind, intensity, seconds, **more))
         return PreparedNoise(begin, give_up, fill)
 
-    def _scripted(self, host: Host, kind: str, seconds: float) -> noises.Noise:
+    def _scripted(self, host: Host, kind: str, intensity: float, seconds: float) -> noises.Noise:
         if kind == broken.KIND:
             return broken.start(host, seconds)
+        if kind in limited.KINDS:
+            return self._limit(host, kind, intensity, seconds)
         names = (f"{name} of {host.name}" for name in WEB_SERVER)
         web_server = [running for name in names for running in self.programs if running.name == name]
         for running in web_server:

@@ -95,6 +95,8 @@ STRESS = tuple(
 RESTARTS = tuple(Neighbour(host, 15.0 * host, 15.0 * host + 13.0, "restart", lost=None) for host in range(3))
 CHECKS = "check inter 500ms fall 2 rise 2"
 BROKEN = (Neighbour(0, 0.0, 60.0, "errors", lost=None),)
+LIMITED = (Neighbour(0, 0.0, 60.0, "limit", intensity=0.4, lost=None),)
+"""A quota of 0.4 of the usual one, which a guest is not told."""
 MIXED = (Neighbour(0, 0.0, 8.0, "llcprobe"), Neighbour(1, 8.0, 16.0, "dcopy"), Neighbour(0, 16.0, 24.0, "cpu"))
 DEVICES = tuple(
     Neighbour(host, 8.0 * number, 8.0 * number + 7.0, kind, lost=None)
@@ -135,6 +137,7 @@ SCENARIOS: dict[str, Scenario] = {
             ("rolling-restart-dokuwiki", "dokuwiki", "with a cold opcache and no page in DokuWiki's cache"),
         )
     },
+    "own-limit": Scenario("one of three gets 0.4 of its quota, for a minute", LIMITED, seconds=60.0),
     "long": Scenario("an episode of a minute", _all_of(0, seconds=60.0), seconds=60.0),
     "dokuwiki": Scenario("one of three noisy, DokuWiki", _all_of(0), app="dokuwiki"),
     "two-dokuwiki": Scenario("two of three noisy, DokuWiki", _all_of(0, 1), app="dokuwiki"),

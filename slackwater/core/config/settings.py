@@ -130,9 +130,9 @@ class PoolSettings(Settings, frozen=True):
             " (blast radius)",
         ),
     ] = 0.5
-    causes_off: Annotated[list[Switchable], Meta(description="causes that change no weight: `errors`, `warm_up`")] = (
-        msgspec.field(default_factory=list)
-    )
+    causes_off: Annotated[
+        list[Switchable], Meta(description="causes that change no weight: `errors`, `own_limit`, `warm_up`")
+    ] = msgspec.field(default_factory=list)
     balance_capacity: Annotated[
         bool, Meta(description="give unequal servers weights in calm that fill them alike; false: only advise these")
     ] = False

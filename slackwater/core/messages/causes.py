@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-Resource = Literal["cpu", "cache", "memory bandwidth", "network", "disk", "unclear"]
+Resource = Literal["cpu", "cache", "memory bandwidth", "network", "disk", "unclear", "own limit"]
+"""own limit: no neighbour takes it. The server gets no more CPU than a limit of its own allows."""
 State = Literal["calm", "interference", "overload", "all_slow", "unknown", "slow", "errors"]
 """slow: as `interference`, of a server without a monitor. It is slow by itself, and the balancer does not see why.
 errors: its requests fail, and those of its peers do not."""
 SLOW_ALONE: frozenset[State] = frozenset(("interference", "slow", "errors"))
 """The states of a server that is worse than its peers by itself, from which load may be taken."""
-Switchable = Literal["errors", "warm_up"]
+Switchable = Literal["errors", "own_limit", "warm_up"]
 """Causes that a pool's settings can leave without consequences (`causes_off`)."""
 WARM_UP: Switchable = "warm_up"
 Mode = Literal["observe", "act"]
@@ -20,6 +21,7 @@ DecisionCause = Literal[
     "interference",
     "slow",
     "errors",
+    "own_limit",
     "overload",
     "all_slow",
     "unknown",
@@ -40,8 +42,8 @@ DecisionCause = Literal[
     "pinned",
     "bounded",
 ]
-"""What decided where a server should be. The states: its Verdict. capacity: calm, with the weight that its capacity
-allows. not_shown: an episode that nothing shows any more.
+"""What decided where a server should be. The states: its Verdict. own_limit: it is slow by a limit of its own.
+capacity: calm, with the weight that its capacity allows. not_shown: an episode that nothing shows any more.
 no_gain: slow by itself, but to move its load would gain nothing. peer_fails: slow by itself, but another server fails,
 and load would be moved to it. tried: a few requests now and then show whether it still is. fast: these were fast, so it
 has its baseline weight, until more requests decide. away: it takes no requests, and comes back with a few. warm_up: it
@@ -49,6 +51,8 @@ came up, and gets as much of its weight as its requests allow. panic: no Verdict
 fresh one. waiting: for the first Verdict. measured: it keeps its baseline weight while its values are searched.
 limited, drained, not_drained: by a request of the second stage. pinned: by an operator. bounded: the guard limited
 it."""
+SLOW_CAUSES: frozenset[DecisionCause | None] = frozenset((*SLOW_ALONE, "own_limit"))
+"""The causes of decisions about servers that are worse than their peers by themselves."""
 ChangeCause = Literal[
     DecisionCause,
     "sent_again",

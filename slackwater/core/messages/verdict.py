@@ -27,7 +27,8 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     model: str
     """The model: its name and training date."""
     resource: Resource | None = None
-    """What the neighbour takes away, where that is clear; only in `interference`."""
+    """What the neighbour takes away, where that is clear, in `interference`. `own limit` in `slow`, `overload` or
+    `all_slow`: see `own_limit_cores`."""
     shown: bool = True
     """False in an episode that only waits for its end: its last Samples look calm."""
     sample_seq: Count | None = None
@@ -58,3 +59,6 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     peers_failed_share: Share | None = None
     """`failed_share` of all other servers together, where this one's is well above it or its state is `errors`; else
     absent."""
+    own_limit_cores: NonNegative | None = None
+    """CPUs that the server gets and no more, whoever else is there: a quota, credits that ran out, a lowered clock.
+    Absent where no such limit is shown, and in `calm`."""
