@@ -1,5 +1,6 @@
 //! The capture on the node's interface. It follows only a sample of the connections when all would cost too much.
 
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::Duration;
 
 use slackwater_messages::AbsenceCause;
@@ -14,6 +15,9 @@ const LOOK_NS: u64 = 1_000_000_000;
 const SHORTEST: Duration = Duration::from_millis(10);
 /// Longest time between two drains, which bounds how late a packet is read.
 const LONGEST: Duration = Duration::from_millis(40);
+/// Time without a packet or an open request after which the next packet tells of itself. Packets that come more often
+/// than this would wake the monitor more often than the drains do.
+const IDLE_AFTER_NS: u64 = 200_000_000;
 /// The part of the ring that may fill between two drains, at the present rate of packets.
 const PART_OF_RING: f64 = 0.25;
 /// Bytes of the ring that a packet takes in addition to its own.
@@ -35,6 +39,8 @@ pub struct Capture {
     ring_bytes: f64,
     drained_ns: u64,
     drain_within: Duration,
+    /// When the last drain was that brought packets, or after which a request waited for its answer.
+    used_ns: u64,
 }
 
 impl Capture {
@@ -64,6 +70,7 @@ impl Capture {
             ring_bytes: f64::from(settings.buffer_mib) * f64::from(1 << 20),
             drained_ns: now_ns,
             drain_within: SHORTEST,
+            used_ns: now_ns,
         })
     }
 
@@ -79,6 +86,9 @@ impl Capture {
             tracker.packet(packet);
         })?;
         self.is_used |= bytes > 0;
+        if bytes > 0 || self.tracker.in_flight() > 0 {
+            self.used_ns = now_ns;
+        }
         let since = Duration::from_nanos(now_ns.saturating_sub(std::mem::replace(&mut self.drained_ns, now_ns)));
         self.drain_within = drain_within(since, bytes as f64 / self.ring_bytes);
         self.spend(stopwatch);
@@ -95,6 +105,12 @@ impl Capture {
     /// The time within which to drain again: the more packets the last drain brought, the sooner.
     pub fn drain_within(&self) -> Duration {
         self.drain_within
+    }
+
+    /// While nothing comes: what becomes readable with the next packet, so that nobody need look for one.
+    pub fn next_packet(&self) -> Option<RawFd> {
+        let is_idle = self.drained_ns.saturating_sub(self.used_ns) >= IDLE_AFTER_NS;
+        is_idle.then(|| self.live.as_raw_fd())
     }
 
     /// The figures since the last call.

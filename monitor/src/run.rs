@@ -20,7 +20,7 @@ use crate::metrics::{Metrics, http};
 use crate::pace::Pace;
 use crate::sampler::Sampler;
 use crate::sandbox;
-use crate::timer::{Alarm, Schedule};
+use crate::timer::{Alarm, Arrival, Schedule};
 
 /// Overruns are reported at most once in this time.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
@@ -73,6 +73,7 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
     let mut overruns = Overruns::new(start);
     let mut alarm = Alarm::new().map_err(|reason| Error::Loop { action: "get a timer", reason })?;
     alarm.set(soonest(schedule.due(), sampler.drain_within()));
+    let mut arrival = Arrival::default();
     let bell = Arc::new(Bell::default());
     sampler.start(start, Duration::from_secs_f64(period_s), &bell);
     let mut is_starting = true;
@@ -81,6 +82,7 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
         let due = tokio::select! {
             due = alarm.rings() => due,
             () = bell.rings() => Instant::now(),
+            () = arrival.comes() => Instant::now(),
             () = asks.came() => Instant::now(),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
@@ -90,20 +92,11 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
         }
         let looked_ns = now_ns();
         let mut missed = 0;
-        let (is_due, next) = if let Some(pace) = pace.as_mut() {
+        let is_due = if let Some(pace) = pace.as_mut() {
             if let Some(ends) = asks.ends() {
                 pace.ask(since_start_ns(ends));
             }
-            let is_due = pace.look(looked_ns, &sampler.watch());
-            // Without a capture the traffic is what the controller tells of, and an ask wakes the loop.
-            let rings = sampler.drain_within().is_none();
-            if rings && pace.is_quiet(looked_ns) {
-                let (gap_ms, queued_ms) = pace.longest_usual_ms();
-                bell.set(gap_ms, queued_ms);
-            } else {
-                bell.unset();
-            }
-            (is_due, start + Duration::from_nanos(pace.look_again_ns(looked_ns, rings)))
+            pace.look(looked_ns, &sampler.watch())
         } else {
             let is_due = due >= schedule.due();
             if is_due {
@@ -111,14 +104,27 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
             } else {
                 sampler.drain();
             }
-            (is_due, schedule.due())
+            is_due
         };
-        alarm.set(soonest(next, sampler.drain_within()));
-        if !is_due {
-            continue;
-        }
-        let next_within_s = Some(pace.as_ref().map_or(period_s, |pace| pace.next_within_s(looked_ns)));
-        let sample = Sample { periods_missed: missed, next_within_s, ..sampler.take() };
+        let sample = is_due.then(|| {
+            let next_within_s = Some(pace.as_ref().map_or(period_s, |pace| pace.next_within_s(looked_ns)));
+            Sample { periods_missed: missed, next_within_s, ..sampler.take() }
+        });
+        arrival.watch(sampler.next_packet());
+        let drain_within = sampler.drain_within().filter(|_| !arrival.is_watching());
+        let next = pace.as_ref().map_or(schedule.due(), |pace| {
+            // Packets, or an ask where the traffic is what the controller tells of, wake the loop.
+            let rings = drain_within.is_none();
+            if rings && pace.is_quiet(looked_ns) {
+                let (gap_ms, queued_ms) = pace.longest_usual_ms();
+                bell.set(gap_ms, queued_ms);
+            } else {
+                bell.unset();
+            }
+            start + Duration::from_nanos(pace.look_again_ns(looked_ns, rings))
+        });
+        alarm.set(soonest(next, drain_within));
+        let Some(sample) = sample else { continue };
         metrics.take(&sample, sampler.collectors(), sampler.response_times());
         bus.publish(sample).await;
         notify.alive(due);

@@ -1,5 +1,6 @@
 //! One Sample, made by all collectors together.
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -99,6 +100,11 @@ impl Sampler {
     /// Within what time `drain` must be called again, however long the period is; `None`: not before its end.
     pub fn drain_within(&self) -> Option<Duration> {
         self.collectors.iter().filter_map(|active| active.collector.drain_within()).min()
+    }
+
+    /// While `drain` would find nothing: the descriptor that becomes readable when it would.
+    pub fn next_packet(&self) -> Option<RawFd> {
+        self.collectors.iter().find_map(|active| active.collector.next_packet())
     }
 
     /// Response times since the start.

@@ -4,7 +4,7 @@
 //! several times before that, and are a millisecond late.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use rustix::time::{
@@ -54,6 +54,40 @@ impl Alarm {
             if let Some(due) = self.due.take_if(|due| *due <= Instant::now()) {
                 return due;
             }
+        }
+    }
+}
+
+/// Wakes the monitor with the first packet after a time without any.
+#[derive(Default)]
+pub struct Arrival(Option<AsyncFd<OwnedFd>>);
+
+impl Arrival {
+    /// Waits from now on for this descriptor to become readable, or for nothing.
+    pub fn watch(&mut self, descriptor: Option<RawFd>) {
+        if descriptor.is_some() == self.0.is_some() {
+            return;
+        }
+        // A copy, since whoever owns the descriptor may close it meanwhile. Where there is none the looks go on.
+        // SAFETY: it is open, as its owner has just named it.
+        let copy = descriptor.and_then(|open| unsafe { BorrowedFd::borrow_raw(open) }.try_clone_to_owned().ok());
+        // SAFETY: an `OwnedFd` names one descriptor, which stays open as long as the `AsyncFd` holds it.
+        self.0 = copy.and_then(|copy| unsafe { AsyncFd::register_with_interest(copy, Interest::READABLE) }.ok());
+    }
+
+    /// Whether it waits for a packet.
+    pub fn is_watching(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Waits until the descriptor becomes readable; for ever while there is none.
+    pub async fn comes(&self) {
+        match &self.0 {
+            Some(descriptor) => match descriptor.readable().await {
+                Ok(mut ready) => ready.clear_ready(),
+                Err(_) => std::future::pending().await,
+            },
+            None => std::future::pending().await,
         }
     }
 }
@@ -189,6 +223,31 @@ mod tests {
             assert_eq!(alarm.rings().await, now + soon);
             let again = tokio::time::timeout(Duration::from_millis(20), alarm.rings()).await;
             assert!(again.is_err(), "it rang without being set");
+        });
+    }
+
+    #[test]
+    fn an_arrival_wakes_once_for_what_comes_while_it_waits_also_when_its_owner_closes() {
+        use std::io::Write as _;
+        use std::os::fd::AsRawFd as _;
+        use std::os::unix::net::UnixStream;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let soon = Duration::from_millis(20);
+            let mut arrival = Arrival::default();
+            assert!(tokio::time::timeout(soon, arrival.comes()).await.is_err(), "it waits for nothing");
+            let (mut writer, reader) = UnixStream::pair().expect("two ends");
+            arrival.watch(Some(reader.as_raw_fd()));
+            assert!(tokio::time::timeout(soon, arrival.comes()).await.is_err(), "nothing came");
+            writer.write_all(b"x").expect("the reader is there");
+            arrival.comes().await;
+            arrival.watch(Some(reader.as_raw_fd()));
+            assert!(tokio::time::timeout(soon, arrival.comes()).await.is_err(), "once");
+            drop(reader);
+            writer.write_all(b"x").expect("the copy is open");
+            arrival.comes().await;
+            arrival.watch(None);
+            assert!(!arrival.is_watching() && writer.write_all(b"x").is_err(), "the copy is closed");
         });
     }
 

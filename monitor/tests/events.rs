@@ -3,6 +3,8 @@
 mod support;
 
 use std::cell::Cell;
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -85,5 +87,41 @@ fn a_quiet_node_sends_one_sample_a_second_and_often_when_it_was_stopped_or_is_as
             in_row.get() == 60
         })
         .await;
+    });
+}
+
+#[test]
+fn a_request_that_nobody_answers_wakes_a_node_that_had_none_before() {
+    let Some(program) = nats_program() else { return };
+    let (folder, port) = (tempfile::tempdir().expect("a temporary directory"), free_port());
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let config = folder.path().join("node.toml");
+    let text = format!(
+        "node = \"n1\"\n[bus]\nurl = \"nats://127.0.0.1:{port}\"\n[metrics]\nlisten = \"\"\n\
+         [sniffer]\ninterface = \"lo\"\nports = [{}]\n",
+        address.port()
+    );
+    std::fs::write(&config, text).expect("node.toml");
+    let _server = start_nats(&program, port);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let client = ConnectOptions::new().retry_on_initial_connect().connect(format!("127.0.0.1:{port}")).await;
+        let client = client.expect("an address");
+        let mut samples = client.subscribe("slackwater.sample.web.n1").await.expect("a subscription");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"));
+        command.args(["run", "--config"]).arg(&config).stderr(Stdio::null());
+        let _monitor = Running(command.spawn().expect("slackwater-monitor"));
+        // By then it has learnt the usual ranges.
+        let quiet = until(&mut samples, |sample| sample.seq >= 12 && sample.period_s > 0.9).await;
+        if let Some(reason) = quiet.last().and_then(|sample| sample.absent.get("traffic")) {
+            return println!("skipped: {reason}");
+        }
+        let mut connection = TcpStream::connect(address).expect("the server listens");
+        connection.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("an open connection");
+        let waits = |sample: &Sample| sample.traffic.as_ref().and_then(|traffic| traffic.in_flight) == Some(1);
+        let woken = until(&mut samples, waits).await;
+        let first = woken.last().expect("a Sample");
+        assert!(first.period_s < 0.9, "it came at its usual time: {first:?}");
     });
 }

@@ -1,5 +1,6 @@
 //! The collectors: one file each, and one line in the table.
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -73,6 +74,11 @@ pub trait Collector {
 
     /// The time within which `drain` is to be called again; `None`: not before the end of the period.
     fn drain_within(&self) -> Option<Duration> {
+        None
+    }
+
+    /// While `drain` would find nothing: the descriptor that becomes readable when it would.
+    fn next_packet(&self) -> Option<RawFd> {
         None
     }
 

@@ -1,6 +1,7 @@
 //! Requests and response times: from the packets that the sniffer sees on the node's interface, or while the controller
 //! tells of them from the balancer's host.
 
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use slackwater_messages::{AbsenceCause, Ask, Sample};
@@ -156,6 +157,10 @@ impl Collector for Wire {
         self.capture.as_ref().ok().map(Capture::drain_within)
     }
 
+    fn next_packet(&self) -> Option<RawFd> {
+        self.capture.as_ref().ok()?.next_packet()
+    }
+
     fn watch(&mut self, watch: &mut Watch) {
         if self.balancers.stands_in((self.system.monotonic_ns)()) {
             return self.balancers.watch(watch);
@@ -271,6 +276,54 @@ mod tests {
         exchange_on_each(&mut pairs);
         let whole = sample_until(&mut collector, idle, |traffic| traffic.rps > Some(0.0));
         assert_eq!(whole.rps_error, Some(0.0), "{whole:?}");
+    }
+
+    /// Whether a descriptor becomes readable within this time.
+    fn is_readable(descriptor: RawFd, within: Duration) -> bool {
+        let mut waits = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+        let within_ms = i32::try_from(within.as_millis()).expect("a short time");
+        // SAFETY: the call writes to `waits` only.
+        unsafe { libc::poll(&raw mut waits, 1, within_ms) == 1 }
+    }
+
+    #[test]
+    fn while_nothing_comes_the_next_packet_tells_of_itself_and_a_request_in_flight_is_looked_after() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let mut settings = Settings::default();
+        settings.sniffer.interface = "lo".to_owned();
+        settings.sniffer.ports = vec![address.port().to_string().parse().expect("a port")];
+        let mut active = COLLECTOR.open(&settings, &System::machine());
+        if active.collector.drain_within().is_none() {
+            return println!("skipped: {:?}", active.sample().absent["traffic"]);
+        }
+        assert!(active.collector.next_packet().is_none(), "nobody has looked yet");
+        let packets = loop {
+            active.collector.drain();
+            if let Some(packets) = active.collector.next_packet() {
+                break packets;
+            }
+        };
+        assert!(!is_readable(packets, Duration::ZERO));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut look = || {
+            assert!(Instant::now() < deadline, "the looks do not end");
+            active.collector.drain();
+            let mut watch = Watch::default();
+            active.collector.watch(&mut watch);
+            (active.collector.next_packet().is_some(), watch.in_flight)
+        };
+        let mut client = TcpStream::connect(address).expect("the server listens");
+        let mut server = listener.accept().expect("a connection").0;
+        client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("an open connection");
+        assert!(server.read(&mut [0; 1_024]).expect("an open connection") > 0);
+        assert!(is_readable(packets, Duration::from_secs(60)), "the kernel tells of the packets by itself");
+        while look() != (false, Some(1.0)) {}
+        for _ in 0..100 {
+            assert_eq!(look(), (false, Some(1.0)), "until it is answered");
+        }
+        server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").expect("an open connection");
+        while look() != (true, Some(0.0)) {}
     }
 
     fn told(rps: f64, lease_s: f64) -> Ask {
