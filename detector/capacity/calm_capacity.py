@@ -3,7 +3,8 @@
 Nothing measures how busy such a server is. A processor-sharing server of capacity μ that gets r requests a second
 answers in W = 1/(μ - r) on average, so μ = r + 1/W. The capacity may be higher: part of W may be spent elsewhere, and a
 server may have several processors. It may be lower: a server with a CPU quota works at a processor's full speed until
-the quota is spent. In the laboratory it is lower by up to a third, which is the standard error.
+the quota is spent. In the laboratory it is lower by up to a third, in the simulator's pools with quotas by up to
+two thirds, so the standard error is a half.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from slackwater.detector.slot_arrays import SlotArrays
 
 MEMORY_S = 30.0
 """After this much calm an observation counts for 1/e."""
-ERROR = 1.0 / 3.0
+ERROR = 0.5
 """Standard error, as a share of the capacity."""
-OVER_HIGHEST = 1.0 / (1.0 - ERROR)
-"""The capacity is at least this many times the highest rate of calm: that rate is sure."""
+OVER_HIGHEST = 1.5
+"""The capacity is at least this many times the highest rate of calm: of what has such an error two thirds are counted
+on (`slackwater.lbengine.decision.loads`), and that rate is sure."""
 
 
 class CalmCapacity(SlotArrays):

@@ -35,8 +35,22 @@ LIKELY_LOSS = 0.5
 """A server that is slow by itself counts as having lost this share of its capacity, until more is known."""
 LIKELY = 0.5
 """Probability that such a server has a neighbour, until its queue says more."""
+HALF = 0.5
+"""A server is not slow by itself where each other one has this part of its queue."""
+LEAST_QUEUE = 0.5
+"""A queue shorter than this, in requests, is within the noise of the looks."""
 NOT_SLOW = "it seemed slow as others are, but its requests are answered as in calm"
 ALONE = "it seemed slow as others are, but its requests wait and those of others do not"
+
+
+def have_queues(server: str, queues: Mapping[str, float]) -> bool:
+    """Whether each other server has a queue about as long as this server's.
+
+    Neighbours that begin together are found one after the other, and until all are found the first one looks slow by
+    itself. The balancer sees all servers at once. `queues`: requests beyond those of calm, of servers with requests.
+    """
+    others = [queue for name, queue in queues.items() if name != server]
+    return min(others, default=0.0) >= max(HALF * queues.get(server, 0.0), LEAST_QUEUE)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from slackwater.lbengine.decision.loads import Load
-from slackwater.lbengine.decision.rates import WINDOW_S
+from slackwater.lbengine.decision.calm import Calm
+from slackwater.lbengine.decision.loads import Load, calm_capacity, capacities
+from slackwater.lbengine.decision.rates import WINDOW_S, Rates
 
 GRID = 32
 """Number of capacities that are tried."""
@@ -49,8 +50,25 @@ def shortest_s(looks: Mapping[str, Sequence[int]], rps: Mapping[str, float]) -> 
     return min(times, default=0.0)
 
 
+def weighed(loads: list[Load], rates: Rates, calm: Calm) -> list[Load]:
+    """The loads with the rates at which servers work, where the balancer counts requests. The servers to reduce have
+    the capacities that its counts allow."""
+    known = capacities(loads)
+    if rates.rps is None or known is None or not any(load.reduce for load in loads):
+        return loads
+    per_weight, error = calm_capacity(loads, known)
+    speed = calm.speed(len(loads), per_weight * sum(load.baseline for load in loads))
+    each_s = shortest_s({load.server: rates.held_by(load.server) for load in loads}, rates.rps)
+    return [
+        believed(load, rates.held_by(load.server), load.baseline * per_weight, error, each_s, speed)
+        if load.reduce
+        else msgspec.structs.replace(load, working_rps=speed * load.baseline * per_weight)
+        for load in loads
+    ]
+
+
 def believed(load: Load, looks: Sequence[int], calm_rps: float, calm_error: float, each_s: float, speed: float) -> Load:
-    """The load with the capacity and the error that follow from the report and the counts.
+    """The load with the capacity, its error and the rate of work that follow from the report and the counts.
 
     `looks`: requests in flight in the last second; `calm_rps`, `calm_error`: the server's capacity without a neighbour
     and its standard error as a share; `each_s`: as `shortest_s`; `speed`: that of the calm servers, as `Calm.speed`.
@@ -68,23 +86,31 @@ def believed(load: Load, looks: Sequence[int], calm_rps: float, calm_error: floa
     grid = _grid(calm_rps, load.served_rps)
     speeds = [speed ** (n / (SPEEDS - 1)) for n in range(SPEEDS)] if speed > 1.0 else [1.0]
     possible = [
-        (mu, load.probability * share / len(speeds), likelihood(times * mu))
+        (mu, times * mu, load.probability * share / len(speeds), likelihood(times * mu))
         for mu, share in zip(grid, _prior(load, grid, calm_error), strict=True)
         for times in speeds
     ]
     around = (1.0 - calm_error, 1.0, 1.0 + calm_error)
     possible += [
-        (calm_rps * factor, (1.0 - load.probability) / len(around), likelihood(speed * calm_rps * factor))
+        (
+            calm_rps * factor,
+            speed * calm_rps * factor,
+            (1.0 - load.probability) / len(around),
+            likelihood(speed * calm_rps * factor),
+        )
         for factor in around
     ]
-    most = max(log for _, _, log in possible)
-    weights = [(mu, share * math.exp(log - most)) for mu, share, log in possible]
-    whole = math.fsum(weight for _, weight in weights)
+    most = max(log for *_, log in possible)
+    weights = [(mu, working, share * math.exp(log - most)) for mu, working, share, log in possible]
+    whole = math.fsum(weight for *_, weight in weights)
     if whole <= 0.0:
         return load
-    mean = math.fsum(mu * weight for mu, weight in weights) / whole
-    variance = math.fsum((mu - mean) ** 2 * weight for mu, weight in weights) / whole
-    return msgspec.structs.replace(load, capacity_rps=mean, capacity_stderr_rps=math.sqrt(variance))
+    mean = math.fsum(mu * weight for mu, _, weight in weights) / whole
+    working_rps = math.fsum(working * weight for _, working, weight in weights) / whole
+    variance = math.fsum((mu - mean) ** 2 * weight for mu, _, weight in weights) / whole
+    return msgspec.structs.replace(
+        load, capacity_rps=mean, capacity_stderr_rps=math.sqrt(variance), working_rps=working_rps
+    )
 
 
 def _grid(calm_rps: float, served_rps: float) -> list[float]:

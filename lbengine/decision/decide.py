@@ -20,7 +20,7 @@ from slackwater.lbengine.decision.alike import HeldRequests
 from slackwater.lbengine.decision.calm import Calm
 from slackwater.lbengine.decision.evenness import CalmWeights
 from slackwater.lbengine.decision.explain import Reason
-from slackwater.lbengine.decision.loads import Load, calm_capacity, capacities
+from slackwater.lbengine.decision.loads import Load
 from slackwater.lbengine.decision.position import Position, Requests
 from slackwater.lbengine.decision.room import OVER, Room
 from slackwater.lbengine.decision.split import Share, split, step_of
@@ -96,9 +96,10 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
     reduce = (admission.reduce & servers.movable.keys()) - servers.pins.keys()
     requested = (view.drains.keys() & servers.movable.keys()) - servers.pins.keys()
     drains = _drains(state, servers, requested, pool)
-    loads = [_load(state, view, servers, server, server.name in reduce) for server in servers.usable]
-    loads = _believed(state, loads)
     failing = {name for name in reduce - drains if view.verdicts[name].state == "errors"}
+    alone = reduce - _with_queues_elsewhere(state, servers, reduce - failing)
+    loads = [_load(state, view, servers, server, server.name in alone) for server in servers.usable]
+    loads = belief.weighed(loads, state.rates, state.calm)
     staying = [load for load in loads if load.server not in drains | failing]
     total_rps, snapshot = state.rates.total_rps, view.snapshot
     most_drained = max(guard.limit(len(servers.usable), pool.max_mitigated) - len(drains | failing), 0)
@@ -120,8 +121,9 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
     firm = {name for name in drains if view.drains[name].is_firm}
     lowered = (reduce | drains | warming.keys()) - firm
     low = {name for name in lowered & moves.keys() if weights[name] < servers.movable[name]}
+    undrained = {name: share.undrained for name, share in shares.items() if share.undrained}
     step = step_of([load.baseline for load in loads], snapshot)
-    room = Room(loads, total_rps, pool.u_threshold, snapshot.by_concurrency, step)
+    room = Room(loads, total_rps, pool.u_threshold, snapshot.by_concurrency, step, undrained)
     filled, given_back = room.give_back(weights, low)
     for load in loads:
         if (weight := given_back.get(load.server)) is not None:
@@ -177,6 +179,17 @@ def _admit(state: PoolState, view: PoolView, servers: _Servers, pool: PoolSettin
     )
 
 
+def _with_queues_elsewhere(state: PoolState, servers: _Servers, reduce: Collection[str]) -> set[str]:
+    """The servers to reduce that have their full weights, while each other server has a queue as they have."""
+    queues = {
+        server.name: state.rates.queue_at(server.name, state.calm.wait_s)
+        for server in servers.usable
+        if server.weight > 0
+    }
+    whole = {name for name in reduce if state.positions[name].weight >= servers.movable[name]}
+    return {name for name in whole if alike.have_queues(name, queues)}
+
+
 def _drains(state: PoolState, servers: _Servers, requested: Collection[str], pool: PoolSettings) -> frozenset[str]:
     """The requested drains that the guard allows."""
     weights = {name: state.positions[name].weight for name in servers.movable} | servers.pins
@@ -197,7 +210,8 @@ def _load(state: PoolState, view: PoolView, servers: _Servers, server: Server, r
     rps = None if rates.rps is None else rates.rps.get(name)
     served_rps = (rates.served or {}).get(name) or 0.0
     warming = name in state.positions and state.positions[name].warm_up is not None
-    load = Load(name, baseline, weight, reduce=reduce, warming=warming, rps=rps, served_rps=served_rps)
+    queue = rates.queue_at(name, state.calm.wait_s)
+    load = Load(name, baseline, weight, reduce=reduce, warming=warming, rps=rps, served_rps=served_rps, queue=queue)
     if verdict is None:
         return load
     return msgspec.structs.replace(
@@ -218,22 +232,6 @@ def _probability(verdict: Verdict) -> float:
     if verdict.probability is None:
         return float(verdict.state in SLOW_ALONE and verdict.shown)
     return verdict.probability
-
-
-def _believed(state: PoolState, loads: list[Load]) -> list[Load]:
-    """The loads, where the servers to reduce have the capacities that the balancer's own counts allow."""
-    rates, known = state.rates, capacities(loads)
-    if rates.rps is None or known is None or not any(load.reduce for load in loads):
-        return loads
-    per_weight, error = calm_capacity(loads, known)
-    speed = state.calm.speed(len(loads), per_weight * sum(load.baseline for load in loads))
-    each_s = belief.shortest_s({load.server: rates.held_by(load.server) for load in loads}, rates.rps)
-    return [
-        belief.believed(load, rates.held_by(load.server), load.baseline * per_weight, error, each_s, speed)
-        if load.reduce
-        else load
-        for load in loads
-    ]
 
 
 # -- which move -------------------------------------------------------------------------------------------------------
@@ -303,7 +301,8 @@ def _back(
     if verdict.state == "unknown" and before.moved_s is not None:
         return _Move(position.silent(before, baseline, view.now_s), Reason("unknown", verdict))
     if admission.panic:
-        return _Move(there, Reason("panic", verdict, panic=admission.panic))
+        # What the others have no room for they have none for when the panic is over.
+        return _Move(Position(baseline, least=before.least), Reason("panic", verdict, panic=admission.panic))
     configured, is_step = (state.baselines or {})[name].weight, before.moved_s is None and before.weight > baseline
     if baseline < configured and (verdict.state == "calm" or (verdict.state == "overload" and is_step)):
         return _Move(there, Reason("capacity", full=state.calm_weights.full(name, configured)))
@@ -318,8 +317,11 @@ def _back(
 # -- what the others can carry ----------------------------------------------------------------------------------------
 
 
-def _given_back(move: _Move, load: Load, weight: int, filled: float, settings: LbengineSettings, now_s: float) -> _Move:
-    """The move to a weight that the others have no room for. `filled`: how full the fullest of them would be.
+def _given_back(
+    move: _Move, load: Load, weight: int, filled: float | None, settings: LbengineSettings, now_s: float
+) -> _Move:
+    """The move to a weight that the others have no room for. `filled`: how full the fullest of them would be;
+    None: they would not be too full, but requests wait at them.
 
     For a drain no change below `min_change`, as a share of the baseline, is made.
     """
@@ -328,7 +330,7 @@ def _given_back(move: _Move, load: Load, weight: int, filled: float, settings: L
             weight = load.weight
         return _Move(Position(weight), replace(move.reason, keeps=weight))
     there = position.given_back(move.position, weight, now_s)
-    return _Move(there, replace(move.reason, others_filled=filled))
+    return _Move(there, replace(move.reason, others_filled=filled, others_wait=filled is None))
 
 
 def _pinned(

@@ -20,6 +20,8 @@ class Reason:
     """What the split gives the server; None where it was not asked, or the server is alone."""
     others_filled: float | None = None
     """How full the fullest other server would be (1 is full), where that decided."""
+    others_wait: bool = False
+    """More requests wait at the others than the server would hold, and that decided."""
     panic: str = ""
     """Why no Verdict is believed."""
     fails: str = ""
@@ -125,6 +127,9 @@ def _slow_alone(reason: Reason) -> Words:
     if reason.others_filled is not None:
         full = f"the fullest other server would be {reason.others_filled:.0%} full otherwise"
         return f"{state}: {seen}; it gets no less, since {full}", (state, "it gets no less", full)
+    if reason.others_wait:
+        wait = "more requests would wait at the others than it holds"
+        return f"{state}: {seen}; it gets no less, since {wait}", (state, "it gets no less", wait)
     if reason.share is None:
         stays = "its weight stays until it is proven calm"
         return f"{state}: {seen}; {stays}", (state, stays)

@@ -9,9 +9,9 @@ import msgspec
 
 LEAST_RPS = 1e-3
 """No capacity counts as less than this."""
-CAUTION = 1.0
-"""Capacities are lowered by this many standard errors. Response times rise ever steeper with a server's load, so an
-estimate that is too high costs more than one that is too low."""
+CAUTION = 2.0
+"""A capacity whose standard error is the share e of it counts as 1/(1 + `CAUTION`·e²) of it. Response times rise ever
+steeper with a server's load, so what a doubt costs grows with its variance."""
 MOST_CAUTION = 0.5
 """A capacity is lowered by at most this share."""
 LEAST_ERROR, MOST_ERROR = 0.05, 0.9
@@ -44,14 +44,20 @@ class Load(msgspec.Struct, frozen=True):
     """Probability of a neighbour."""
     warming: bool = False
     """It came up, and has not shown yet that it is warm."""
+    queue: float = 0.0
+    """Mean requests in flight in the last second beyond those that a calm server holds at this rate."""
+    working_rps: float | None = None
+    """The rate at which it works while it has requests: a server that may use 40% of a processor works at the
+    processor's full speed until that share is spent. None: its capacity."""
 
     @property
     def sure_rps(self) -> float | None:
         """The capacity that can be counted on, in requests/s; None: not known."""
         if self.capacity_rps is None:
             return None
-        sure_rps = self.capacity_rps - CAUTION * self.capacity_stderr_rps
-        return max(sure_rps, self.capacity_rps * (1.0 - MOST_CAUTION), self.served_rps)
+        error = self.capacity_stderr_rps / max(self.capacity_rps, LEAST_RPS)
+        part = max(1.0 / (1.0 + CAUTION * error**2), 1.0 - MOST_CAUTION)
+        return max(self.capacity_rps * part, self.served_rps)
 
 
 def capacities(loads: Sequence[Load]) -> list[float] | None:
@@ -60,7 +66,7 @@ def capacities(loads: Sequence[Load]) -> list[float] | None:
     A calm server counts with the median of the calm servers' capacities per weight, so that a single bad estimate
     changes little. A slow server that keeps its baseline weight counts with its own capacity. A calm server's capacity
     is at least the rate that it carries now. A reduced server whose capacity is not known has lost `severity` of a calm
-    one. Known capacities are lowered by `CAUTION` standard errors.
+    one. Known capacities are lowered by their doubt (`CAUTION`).
     """
     known = [(load, load.sure_rps / load.baseline) for load in loads if load.sure_rps and load.baseline > 0]
     calm = [max(per, (load.rps or 0.0) / load.baseline) for load, per in known if not load.reduce and not load.slow]

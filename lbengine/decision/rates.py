@@ -70,6 +70,16 @@ class Rates:
         """Requests in flight at this server at each look of the last `WINDOW_S`."""
         return [held[server] for _, held in self.looks if server in held]
 
+    def queue_at(self, server: str, calm_s: float | None) -> float:
+        """Mean requests in flight in the last second beyond those that a calm server holds at this rate.
+
+        That follows by Little's law from `calm_s`, the mean time of a request in calm; 0 where it is not known.
+        """
+        looks = self.held_by(server)
+        if not looks or calm_s is None or self.rps is None:
+            return 0.0
+        return max(sum(looks) / len(looks) - self.rps.get(server, 0.0) * calm_s, 0.0)
+
     def after(self, now_s: float, snapshot: Snapshot, reported: Mapping[str, float], restarted: bool = False) -> Rates:
         """The rates after a fresh look.
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from slackwater.lbengine.decision.loads import Load, capacities
@@ -20,6 +20,9 @@ OVER = 0.02
 """A utilisation this little above the threshold is within the noise of the estimates and of whole weights."""
 FULLEST = 0.98
 """Highest utilisation for which the queue's length is computed, since it is infinite at 1."""
+HELD = 2.0
+"""Requests that a slow server holds under least connections with any weight above 0: one that it answers, and now and
+then one that waits. Where more than these wait at the others for each drained server, users are better off with it."""
 HALVINGS = 40
 STEPS = 8
 """Steps of the search for the share to give back, which find it to within 1/256."""
@@ -74,6 +77,8 @@ class Room:
     by_concurrency: bool
     step: int = 1
     """Weights are multiples of this."""
+    undrained: Mapping[str, int] = field(default_factory=dict)
+    """With `by_concurrency`: the weights of `split.concurrency_weights`, of the servers that a law reduces."""
 
     def filled(self, weights: Mapping[str, int], judged: Collection[str]) -> float:
         """Predicted utilisation of the fullest of the `judged` servers under these weights.
@@ -88,16 +93,20 @@ class Room:
         now = [load.cpu for load, judge in zip(self.loads, which, strict=True) if judge and load.weight and load.cpu]
         return sum(load.weight for load in self.loads) * max(now, default=0.0) / max(sum(given), 1)
 
-    def give_back(self, weights: Mapping[str, int], low: Collection[str]) -> tuple[float, dict[str, int]]:
-        """How full the fullest server that keeps its weight would be, and the weights that the servers in `low` get for
-        that.
+    def give_back(self, weights: Mapping[str, int], low: Set[str]) -> tuple[float | None, dict[str, int]]:
+        """How full the fullest server that keeps its weight would be (None: not too full, but requests wait there), and
+        the weights that the servers in `low` get for that.
 
         They are raised until no server that keeps its weight is too full, or these are as full themselves: each by the
-        same share of the way to its baseline. Nothing is raised where none is too full.
+        same share of the way to its baseline. Under least connections they get the weights that share the requests in
+        flight best, at once. Nothing is raised where none is too full and, beside drained servers, few requests wait.
         """
         kept = {load.server for load in self.loads if not load.reduce and load.server not in low}
         baselines = {load.server: load.baseline for load in self.loads if load.server in low}
         filled, limit = self.filled(weights, kept), self._limit()
+        if low and low <= self.undrained.keys() and (filled > limit or self._wait(kept, low)):
+            more = {name: self.undrained[name] for name in baselines if self.undrained[name] > weights[name]}
+            return filled if filled > limit else None, more
         if filled <= limit or not low:
             return filled, {}
 
@@ -122,6 +131,12 @@ class Room:
             every = [load.server for load in self.loads]
             fitting = min((fitting, raised(below)), key=lambda trial: self.filled(trial, every))
         return filled, {name: fitting[name] for name in baselines if fitting[name] != weights[name]}
+
+    def _wait(self, kept: Collection[str], low: Collection[str]) -> bool:
+        """Whether more requests wait at the servers that keep their weights than the drained ones would hold."""
+        drained = sum(load.weight == 0 for load in self.loads if load.server in low)
+        queue = math.fsum(load.queue for load in self.loads if load.server in kept)
+        return self.by_concurrency and 0 < HELD * drained < queue
 
     @cached_property
     def _capacity(self) -> list[float] | None:

@@ -17,12 +17,11 @@ from slackwater.lbengine.decision.room import in_flight
 from slackwater.lbengine.laws import laws as law
 from slackwater.lbengine.laws.grain import grain
 
-LEAST_IN_FLIGHT = 1.0
-"""Where weights share the requests in flight, a server that should hold fewer than this gets weight 0: weights can't
-express less."""
-ROOM_TO_DRAIN = 0.95
-"""A server is drained if the others can carry everything within this share of their room. It stays drained while they
-can carry it within all of their room."""
+LEAST_IN_FLIGHT = 0.5
+"""Under least connections a server that should hold fewer requests than this is drained. Any weight above 0 brings it
+one at a time: an idle server is taken first whatever its weight."""
+LEAST_HELD = 1e-9
+"""No server counts as holding less than this for each unit of its weight."""
 Basis = Literal["capacities", "no_rate", "no_capacity"]
 """What a split follows from. no_rate, no_capacity: that is not known, so each server keeps the share of its capacity
 that it has not lost."""
@@ -42,6 +41,8 @@ class Share:
     """What the server can answer."""
     others_rps: float = 0.0
     """What the servers that are not reduced can answer together."""
+    undrained: int = 0
+    """Under least connections, the weight that it gets where it is not drained."""
     is_kept: bool = False
     """The weight is higher, since no more servers may be drained."""
 
@@ -70,7 +71,7 @@ def split(
 
 
 def _within(shares: Mapping[str, Share], loads: Sequence[Load], most_drained: int) -> dict[str, Share]:
-    """Limits the number of drained servers: those beyond it keep `guard.PART` of their baseline.
+    """Limits the number of drained servers: those beyond it keep `guard.PART` of their baseline, or `Share.undrained`.
 
     A server that is drained now stays so for a while, so until then no other is drained in its place.
     """
@@ -79,8 +80,9 @@ def _within(shares: Mapping[str, Share], loads: Sequence[Load], most_drained: in
     low.sort(key=lambda load: (load.server not in now, -load.probability * load.severity, load.server))
     free = max(most_drained - len(now - {load.server for load in low}), 0)
     kept = {
-        load.server: replace(shares[load.server], weight=guard.least_weight(load.baseline), is_kept=True)
+        load.server: replace(share, weight=max(share.undrained, guard.least_weight(load.baseline)), is_kept=True)
         for load in low[free:]
+        for share in (shares[load.server],)
     }
     return {**shares, **kept}
 
@@ -93,19 +95,30 @@ def _by_law(
     u_threshold: float,
     snapshot: Snapshot,
 ) -> dict[str, Share]:
-    # Without load all splits are equally good. With a little load assumed, slow servers are drained.
-    total_rps = max(total_rps, 0.001 * math.fsum(capacity))
-    rates = LAWS[law_name](loads, capacity, total_rps, u_threshold)
+    rates, undrained = law_rates(loads, capacity, total_rps, law_name, u_threshold), dict[str, int]()
     if snapshot.by_concurrency:
-        weights = _by_concurrency(loads, capacity, rates, total_rps, u_threshold)
+        undrained = concurrency_weights(loads, capacity, rates)
+        weights = undrained | dict.fromkeys(_to_drain(loads, capacity, total_rps, law_name, u_threshold), 0)
     else:
         weights = _rounded(loads, rates, step_of([load.baseline for load in loads], snapshot))
     others_rps = math.fsum(mu for load, mu in zip(loads, capacity, strict=True) if not load.reduce)
     return {
-        load.server: Share(weights[load.server], "capacities", rate, total_rps, mu, others_rps)
+        load.server: Share(
+            weights[load.server], "capacities", rate, total_rps, mu, others_rps, undrained.get(load.server, 0)
+        )
         for load, mu, rate in zip(loads, capacity, rates, strict=True)
         if load.reduce
     }
+
+
+def law_rates(
+    loads: Sequence[Load], capacity: Sequence[float], total_rps: float, law_name: str, u_threshold: float
+) -> list[float]:
+    """The rates that the law wants, in requests per second.
+
+    Without load all splits are equally good. With a little load assumed, slow servers are drained.
+    """
+    return LAWS[law_name](loads, capacity, max(total_rps, 0.001 * math.fsum(capacity)), u_threshold)
 
 
 def step_of(baselines: Sequence[int], snapshot: Snapshot) -> int:
@@ -161,27 +174,38 @@ def _rounded(loads: Sequence[Load], shares: Sequence[float], step: int = 1) -> d
     return weight_of_kept | {load.server: weight * step for (load, _), weight in zip(reduced, weights, strict=True)}
 
 
-def _by_concurrency(
-    loads: Sequence[Load], capacity: Sequence[float], rates: Sequence[float], total_rps: float, u_threshold: float
-) -> dict[str, int]:
-    """Weights of the servers to reduce under least connections, where weights share the requests in flight.
+def concurrency_weights(loads: Sequence[Load], capacity: Sequence[float], rates: Sequence[float]) -> dict[str, int]:
+    """Weights of the servers to reduce under least connections, where weights share the requests in flight and none is
+    drained. `rates`: those of the law, in requests per second.
 
-    A processor-sharing server with the rate r and the capacity μ holds r/(μ - r) requests, by Little's law.
-
-    Below about one request weights have no effect (an idle server is taken first whatever its weight). A server that
-    should hold less gets 0, if the others can carry all load below the threshold without it.
+    A processor-sharing server with the rate r and the capacity μ holds r/(μ - r) requests, by Little's law. In a busy
+    pool the law `optimal` makes that √μ for each server. So the slow ones are passed over while the others hold a few
+    requests, and take what these would have to queue.
     """
-    held = [in_flight(rate / mu) for mu, rate in zip(capacity, rates, strict=True)]
-    rounded = _rounded(loads, held)
-    staying_rps = math.fsum(capacity)
-    weights: dict[str, int] = {}
+    held = [in_flight(rate / mu) for rate, mu in zip(rates, capacity, strict=True)]
+    keeping = [share / load.baseline for share, load in zip(held, loads, strict=True) if not load.reduce]
+    most = max(keeping or [share / load.baseline for share, load in zip(held, loads, strict=True)])
+    return {
+        load.server: min(max(round(share / max(most, LEAST_HELD)), guard.least_weight(load.baseline)), load.baseline)
+        for load, share in zip(loads, held, strict=True)
+        if load.reduce
+    }
+
+
+def _to_drain(
+    loads: Sequence[Load], capacity: Sequence[float], total_rps: float, law_name: str, u_threshold: float
+) -> list[str]:
+    """The servers to reduce that should hold hardly any requests under least connections, as far as the others can
+    carry all load below the threshold without them.
+
+    How many a server should hold follows from the rates at which servers work, not from their capacities.
+    """
+    working = [load.working_rps or mu for load, mu in zip(loads, capacity, strict=True)]
+    rates = law_rates(loads, working, total_rps, law_name, u_threshold)
+    held = [in_flight(rate / mu) for mu, rate in zip(working, rates, strict=True)]
+    staying_rps, drained = math.fsum(capacity), list[str]()
     for held_here, mu, load in sorted(zip(held, capacity, loads, strict=True), key=lambda row: (row[0], row[2].server)):
-        if not load.reduce:
-            continue
-        room_rps = u_threshold * (staying_rps - mu) * (1.0 if load.weight == 0 else ROOM_TO_DRAIN)
-        if held_here < LEAST_IN_FLIGHT and total_rps <= room_rps:
+        if load.reduce and held_here < LEAST_IN_FLIGHT and total_rps <= u_threshold * (staying_rps - mu):
             staying_rps -= mu
-            weights[load.server] = 0
-        else:
-            weights[load.server] = max(1, rounded[load.server])
-    return weights
+            drained.append(load.server)
+    return drained

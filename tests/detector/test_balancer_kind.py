@@ -13,7 +13,7 @@ import pytest
 
 from slackwater.core import messages
 from slackwater.core.messages import Sample, Traffic, Verdict
-from slackwater.detector.capacity.calm_capacity import ERROR, CalmCapacity
+from slackwater.detector.capacity.calm_capacity import ERROR, OVER_HIGHEST, CalmCapacity
 from slackwater.detector.classify.tree import PLAIN, SHIPPED, load, model_of
 from slackwater.detector.explain import TAIL_ALONE
 from slackwater.detector.judge import HIGHEST_RPS
@@ -58,10 +58,10 @@ def test_the_calm_capacity_is_that_of_a_processor_sharing_queue_or_more_than_was
         )
         known = capacity.update(slots, rps, rt_ms, highest, np.full(3, 0.2), calm)
     assert known[0] == pytest.approx(100.0)
-    assert known[1] * (1.0 - ERROR) == pytest.approx(600.0), "what it carried is sure"
+    assert known[1] == pytest.approx(OVER_HIGHEST * 600.0), "what it carried is sure"
     assert np.isnan(known[2]), "nothing is learnt from what is not calm"
     idle = capacity.update(slots[:1], np.zeros(1), np.full(1, np.nan), np.full(1, 50.0), np.full(1, 60.0), calm[:1])
-    assert idle[0] >= 50.0 / (1.0 - ERROR)
+    assert idle[0] >= OVER_HIGHEST * 50.0
 
 
 def test_a_calm_server_without_a_monitor_has_a_capacity_and_a_slow_one_has_none() -> None:

@@ -106,3 +106,10 @@ def test_what_changes_is_noticed() -> None:
         servers = [Server(name=name, weight=100, in_flight=holds(dice, 3.0)) for name in BOTH]
         seen = alike.after(seen, servers, verdicts, Rates(rps=dict.fromkeys(BOTH, RPS)), CALM)
     assert states_of(seen, BOTH) == BOTH, "now both are slow"
+
+
+def test_a_server_is_not_alone_slow_while_each_other_one_has_a_queue_too() -> None:
+    assert alike.have_queues("a", {"a": 3.0, "b": 1.6, "c": 2.0})
+    assert not alike.have_queues("a", {"a": 3.0, "b": 1.6, "c": 0.1}), "c is a better place"
+    assert not alike.have_queues("a", {"a": 0.3, "b": 0.3}), "nobody waits"
+    assert not alike.have_queues("a", {"a": 3.0})

@@ -384,16 +384,16 @@ def test_a_trial_goes_on_while_nothing_shows_its_episode() -> None:
 
 
 def test_where_the_others_are_just_too_full_a_slow_server_gets_no_more_than_they_cannot_carry() -> None:
-    """Of 500 requests/s the others can carry 480 at 80%. It keeps that weight to the end of the episode."""
-    after = turn(Position(0, moved_s=NOW_S - 1.0), balance="roundrobin", total_rps=500.0)
+    """Of 560 requests/s the others can carry 540 at 90%. It keeps that weight to the end of the episode."""
+    after = turn(Position(0, moved_s=NOW_S - 1.0), balance="roundrobin", total_rps=560.0)
     assert 0 < after.position.weight < 50
     assert after.position.least == after.position.weight
     assert after.short[:2] == ("interference", "it gets no less")
 
 
 def test_a_peak_gives_back_no_more_than_the_others_cannot_carry() -> None:
-    """Of 490 requests/s the others can carry 480; at the law's own split the slow server would get more."""
+    """The others can carry 540 requests/s at 90%."""
     before = Position(0, moved_s=NOW_S - 1.0)
-    weights = [turn(before, balance="leastconn", total_rps=rps).position.weight for rps in (460.0, 500.0, 540.0)]
+    weights = [turn(before, balance="leastconn", total_rps=rps).position.weight for rps in (520.0, 560.0, 600.0)]
     assert weights[0] < weights[1] <= weights[2]
     assert weights[0] == 0

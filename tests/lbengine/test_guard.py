@@ -267,19 +267,19 @@ def test_a_drain_that_the_others_can_carry_takes_all_weight() -> None:
 
 @pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
 def test_a_drained_server_keeps_what_the_others_cannot_carry(balance: str) -> None:
-    decisions = four(800.0, drains=drain("host1"), balance=balance)
+    decisions = four(860.0, drains=drain("host1"), balance=balance)
     kept = decisions.servers["host1"].position.weight
     assert 0 < kept < 100
     assert decisions.servers["host1"].why == (
-        f"drained for retune: php-fpm reloads; it keeps {kept}, which the others cannot carry below 80% of their"
+        f"drained for retune: php-fpm reloads; it keeps {kept}, which the others cannot carry below 90% of their"
         " capacity"
     )
     if balance == "roundrobin":
-        assert 800.0 * 100 / (300 + kept) == pytest.approx(240.0, abs=1.0)
+        assert 860.0 * 100 / (300 + kept) == pytest.approx(270.0, abs=1.0)
 
 
 @pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
-@pytest.mark.parametrize("total_rps", [800.0, 1150.0])
+@pytest.mark.parametrize("total_rps", [860.0, 1150.0])
 def test_a_server_whose_machine_is_being_replaced_stays_empty_whatever_the_others_can_carry(
     balance: str, total_rps: float
 ) -> None:
@@ -302,8 +302,8 @@ def test_a_drain_in_an_episode_leaves_the_slow_server_what_is_too_much_for_the_t
 def test_where_rates_are_unknown_a_drain_heeds_the_others_cpu() -> None:
     assert weights_of(four(None, drains=drain("host1"))) == [100, 0, 100, 100]
     assert weights_of(four(None, drains=drain("host1"), cpu=0.5)) == [100, 0, 100, 100]
-    weights = weights_of(four(None, drains=drain("host1"), cpu=0.7))
-    assert weights == [100, 50, 100, 100], "0.7 * 400 / 350 = 0.8"
+    weights = weights_of(four(None, drains=drain("host1"), cpu=0.7875))
+    assert weights == [100, 50, 100, 100], "0.7875 * 400 / 350 = 0.9"
 
 
 def test_a_drain_beyond_the_blast_radius_is_refused_in_words() -> None:
@@ -320,7 +320,7 @@ def test_a_pin_wins_and_what_it_does_to_the_others_is_reported() -> None:
     assert weights_of(easy) == weights_of(hard) == [100, 0, 100, 100]
     assert easy.servers["host1"].why == "pinned at 0 by anna"
     assert hard.servers["host1"].why == (
-        "pinned at 0 by anna; warning: the others are predicted to be 111% full, above 80%"
+        "pinned at 0 by anna; warning: the others are predicted to be 111% full, above 90%"
     )
     assert hard.servers["host1"].short == (hard.servers["host1"].why,)
     assert hard.servers["host1"].cause == "pinned"
@@ -345,7 +345,7 @@ def test_calm_gives_the_weight_back_at_once_and_an_episode_does_so_when_the_othe
     slow: dict[str, State] = {"host0": "interference"}
     assert weights_of(four(520.0, (2, 100, 100, 100), balance=balance))[0] == 100
     assert weights_of(four(520.0, (0, 100, 100, 100), slow, balance))[0] == 0, "there is room"
-    weights = weights_of(four(760.0, (0, 100, 100, 100), slow, balance))
+    weights = weights_of(four(860.0, (0, 100, 100, 100), slow, balance))
     assert weights[0] > 0, "no dwell"
 
 
@@ -353,11 +353,11 @@ def test_where_rates_are_unknown_and_the_others_cpu_is_high_nothing_is_taken_fro
     slow: dict[str, State] = {"host0": "interference"}
     assert weights_of(four(None, states=slow)) == [20, 100, 100, 100]
     assert weights_of(four(None, states=slow, cpu=0.5)) == [20, 100, 100, 100]
-    assert weights_of(four(None, states=slow, cpu=0.7)) == [50, 100, 100, 100], "0.7 * 400 / 350 = 0.8"
-    assert weights_of(four(None, states=slow, cpu=0.85)) == [100, 100, 100, 100]
-    back = four(None, (20, 100, 100, 100), slow, cpu=0.85)
-    assert weights_of(back) == [40, 100, 100, 100], "0.85 * 320 / 340 = 0.8, at once"
-    unknown = four(600.0, states=slow, capacity_rps=None, cpu=0.7)
+    assert weights_of(four(None, states=slow, cpu=0.7875)) == [50, 100, 100, 100], "0.7875 * 400 / 350 = 0.9"
+    assert weights_of(four(None, states=slow, cpu=0.95625)) == [100, 100, 100, 100]
+    back = four(None, (20, 100, 100, 100), slow, cpu=0.95625)
+    assert weights_of(back) == [40, 100, 100, 100], "0.95625 * 320 / 340 = 0.9, at once"
+    unknown = four(600.0, states=slow, capacity_rps=None, cpu=0.7875)
     assert weights_of(unknown) == [50, 100, 100, 100]
 
 

@@ -83,7 +83,7 @@ def test_noise_in_turns_is_met_each_time_that_it_comes_back(balance: str) -> Non
     ticks = trace("in_turns", balance)
     for begin_s in range(0, 60, 4):
         there = [tick for tick in ticks if begin_s <= tick.at_s < begin_s + 4]
-        assert any(tick.weights[tick.noisy.index(True)] < 15 for tick in there), as_text(ticks)
+        assert any(tick.weights[tick.noisy.index(True)] < 30 for tick in there), as_text(ticks)
 
 
 def steadily(total_s: float) -> Noise:
@@ -192,14 +192,14 @@ def test_when_a_peer_goes_down_in_an_episode_the_slow_server_takes_at_once_what_
         lambda server, at_s: server == 0 and at_s >= 2.0,
         servers=4,
         seconds=20.0,
-        total_rps=520.0,
+        total_rps=560.0,
         down=lambda server, at_s: server == 3 and at_s >= 10.0,
     )
     before = next(tick for tick in ticks if tick.at_s >= 9.0)
     assert before.weights == [0, 100, 100, 100]
     for tick in ticks:
         if tick.at_s >= 10.0:
-            assert max(tick.utilisation[1:3]) <= 0.84, as_text(ticks)
+            assert max(tick.utilisation[1:3]) <= 0.94, as_text(ticks)
             assert tick.weights[0] > 0
 
 
@@ -208,12 +208,12 @@ def test_when_the_load_rises_in_an_episode_the_slow_server_takes_at_once_what_th
         lambda server, at_s: server == 0 and at_s >= 2.0,
         servers=3,
         seconds=20.0,
-        total_rps=lambda at_s: 400.0 if at_s < 10.0 else 520.0,
+        total_rps=lambda at_s: 400.0 if at_s < 10.0 else 560.0,
     )
     assert next(tick for tick in ticks if tick.at_s >= 9.0).weights[0] < 10
     for tick in ticks:
         if tick.at_s >= 2.4:
-            assert max(tick.utilisation[1:]) <= 0.84, as_text(ticks)
+            assert max(tick.utilisation[1:]) <= 0.94, as_text(ticks)
 
 
 @pytest.mark.parametrize("balance", ["roundrobin", "leastconn"])
@@ -224,7 +224,7 @@ def test_the_trace_is_the_one_on_record(name: str, balance: str) -> None:
 
 def test_while_one_is_slow_the_others_stay_below_the_threshold() -> None:
     for tick in trace("two_at_once", "roundrobin"):
-        assert all(filled <= 0.8 + 0.02 for filled, loud in zip(tick.utilisation, tick.noisy, strict=True) if not loud)
+        assert all(filled <= 0.9 + 0.02 for filled, loud in zip(tick.utilisation, tick.noisy, strict=True) if not loud)
 
 
 @examples(3, 50)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import pytest
+
 from slackwater.lbengine.balancer import Server, Snapshot
 from slackwater.lbengine.decision.rates import Rates
 
@@ -40,3 +42,14 @@ def test_a_server_with_weight_whose_node_is_silent_leaves_the_last_known_rate() 
     rates = rates.after(1.0, snapshot(0, "connections", 20), {"a": 30.0, "b": 40.0, "c": 10.0})
     rates = rates.after(2.0, snapshot(0, "connections", 20), {"a": 30.0, "b": 40.0})
     assert (rates.rps, rates.total_rps) == (None, 80.0)
+
+
+def test_a_queue_is_what_is_in_flight_beyond_calm() -> None:
+    rates = Rates()
+    for look in range(6):
+        flying = Server(name="a", weight=20, requests=20 * look, in_flight=5)
+        shown = Snapshot(balance="leastconn", weights_mean="concurrency", servers=(flying,))
+        rates = rates.after(0.2 * look, shown, {})
+    assert rates.queue_at("a", 0.01) == pytest.approx(5.0 - 100.0 * 0.01)
+    assert rates.queue_at("a", 0.2) == 0.0, "it holds less than a calm server"
+    assert rates.queue_at("a", None) == rates.queue_at("b", 0.01) == 0.0

@@ -121,3 +121,14 @@ def test_with_coarse_weights_a_dead_server_is_not_filled_to_spare_a_full_one() -
     """All baselines are 1, and the server that keeps its weight is overloaded whatever the others do."""
     capacity, kept = [100.0, 100.0, 100.0, 52.0, 2.0], [True, True, True, True, False]
     assert given_back([1, 1, 1, 1, 0], [1] * 5, capacity, kept, 345.0) == [1, 1, 1, 1, 0]
+
+
+def test_under_least_connections_a_drained_server_gets_load_where_more_wait_than_it_would_hold() -> None:
+    """The prediction may be wrong: what a server carries is known to some 15%. What waits at the others is seen."""
+    for queue, after in ((0.5, 0), (1.5, 60)):
+        loads = [Load("slow", 100, 0, reduce=True), *(Load(name, 100, 100, queue=queue) for name in "ab")]
+        pool = room.Room(loads, 300.0, 0.9, True, undrained={"slow": 60})
+        vars(pool)["_capacity"] = [50.0, 300.0, 300.0]
+        filled, given = pool.give_back({"slow": 0, "a": 100, "b": 100}, {"slow"})
+        assert given.get("slow", 0) == after
+        assert (filled is None) == (after > 0)

@@ -78,11 +78,19 @@ def test_least_connections_scales_by_concurrency_between_drained_and_saturated()
     assert 0 < own < 100
 
 
-def test_least_connections_returns_only_well_above_one_request_in_flight() -> None:
-    totals = range(400, 530)
-    drained = [weight(three(weight=0), float(total), balance="leastconn") for total in totals]
-    loaded = [weight(three(), float(total), balance="leastconn") for total in totals]
-    assert drained.count(0) > loaded.count(0) > 0
+def test_least_connections_passes_a_slow_server_over_while_the_others_hold_a_few_requests() -> None:
+    """In a busy pool it should hold the root of its capacity where they hold the root of theirs."""
+    weights = [with_room(three(100.0), total, u_threshold=0.95, balance="leastconn")[0] for total in (600.0, 660.0)]
+    assert weights == pytest.approx([100 * math.sqrt(100 / 302)] * 2, abs=8)
+
+
+def test_a_server_that_works_faster_than_its_capacity_says_takes_all_requests_of_a_slow_one() -> None:
+    """Of a quota of a processor a request uses the whole processor, until the quota is spent."""
+    loads = three(150.0)
+    assert weight(loads, 500.0, balance="leastconn") > 0
+    quick = [loads[0], *(msgspec.structs.replace(load, working_rps=900.0) for load in loads[1:])]
+    assert with_room(quick, 500.0, u_threshold=0.9, balance="leastconn")[0] == 0
+    assert with_room(quick, 560.0, u_threshold=0.9, balance="leastconn")[0] > 0, "the others have no room"
 
 
 def test_ice_under_least_connections_drains_what_the_noise_alone_fills() -> None:

@@ -43,10 +43,8 @@ def at_its_capacity(self: Calm, servers: int, capacity_rps: float) -> float:
     return 1.0
 
 
-def by_requests(
-    loads: Sequence[Load], capacity: Sequence[float], rates: Sequence[float], total_rps: float, u_threshold: float
-) -> dict[str, int]:
-    del capacity, total_rps, u_threshold
+def by_requests(loads: Sequence[Load], capacity: Sequence[float], rates: Sequence[float]) -> dict[str, int]:
+    del capacity
     return split._rounded(loads, rates)
 
 

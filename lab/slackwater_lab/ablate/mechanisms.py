@@ -71,15 +71,15 @@ MECHANISMS: dict[str, Mechanism] = {
         ),
         Mechanism(
             "caution",
-            "the law takes capacities as they are, and not a standard error low",
+            "the law takes capacities as they are, and not lower by their doubt",
             (Seam(f"{DECISION}loads:CAUTION", 0.0),),
         ),
         Mechanism(
             "in-flight",
             "weights of `leastconn` are shares of the requests, and not of those in flight",
-            (Seam(f"{SPLIT}_by_concurrency", instead.by_requests),),
+            (Seam(f"{SPLIT}concurrency_weights", instead.by_requests),),
             CONCURRENCY,
-            (f"{SPLIT}_by_concurrency",),
+            (f"{SPLIT}concurrency_weights",),
         ),
         Mechanism(
             "law",

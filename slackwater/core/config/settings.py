@@ -120,7 +120,7 @@ class PoolSettings(Settings, frozen=True):
         Law,
         Meta(description="optimal: least mean response time; ice: keep the predicted CPU below u_threshold"),
     ] = "optimal"
-    u_threshold: Annotated[float, Meta(gt=0, le=1, description="CPU share that the law keeps each server below")] = 0.8
+    u_threshold: Annotated[float, Meta(gt=0, le=1, description="CPU share that the law keeps each server below")] = 0.9
     max_mitigated: Annotated[
         float,
         Meta(
