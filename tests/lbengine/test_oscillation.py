@@ -196,7 +196,7 @@ def test_when_a_peer_goes_down_in_an_episode_the_slow_server_takes_at_once_what_
         down=lambda server, at_s: server == 3 and at_s >= 10.0,
     )
     before = next(tick for tick in ticks if tick.at_s >= 9.0)
-    assert before.weights == [0, 100, 100, 100]
+    assert (before.weights[0] < 10, before.weights[1:]) == (True, [100, 100, 100])
     for tick in ticks:
         if tick.at_s >= 10.0:
             assert max(tick.utilisation[1:3]) <= 0.94, as_text(ticks)
