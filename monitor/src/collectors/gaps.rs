@@ -7,7 +7,7 @@
 //! standard error is at most that of as many coin tosses, `sqrt(share (1 - share) / moments)`.
 //!
 //! A loop that reads the clock for as much CPU time finds a gap only if one begins meanwhile, which is some thousand times
-//! less often: docs/results/guest-signals.md compares both.
+//! less often: docs/results/signals.md compares both.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
