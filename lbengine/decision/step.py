@@ -87,7 +87,7 @@ def without(state: PoolState, values: Collection[WantedValue]) -> PoolState:
     positions, limits = dict(state.positions), dict(state.limits)
     for value in values:
         if value.what == "weight":
-            positions[value.server] = Position(value.before)
+            positions[value.server] = Position(value.before, warm_up=positions[value.server].warm_up)
         else:
             _set_limit(limits, value.server, value.before, state)
     return replace(state, positions=positions, limits=limits)

@@ -31,8 +31,11 @@ FAILS = 0.5
 """A server fails while at least this share of its requests does, and less than half as many of its peers'."""
 
 
-def away(state: PoolState, view: PoolView, pool: PoolSettings) -> dict[str, Position]:
-    """The positions of servers that the balancer takes for down, or that are in maintenance: they will be cold."""
+def away(state: PoolState, view: PoolView, pool: PoolSettings, knows_room: bool) -> dict[str, Position]:
+    """The positions of servers that the balancer takes for down, or that are in maintenance: they will be cold.
+
+    `knows_room`: whether it is known what the others carry; else none gets a lower weight.
+    """
     if not _applies(view, pool):
         return {}
     positions, usable = {}, [server for server in view.snapshot.servers if server.available and not server.backup]
@@ -44,12 +47,18 @@ def away(state: PoolState, view: PoolView, pool: PoolSettings) -> dict[str, Posi
         # One that we never saw take requests is left as it is until it does.
         warm_up = before.warm_up or WarmUp(view.now_s, view.now_s, view.now_s, state.started_s != view.now_s)
         weight = before.weight
-        if warm_up.lowers and usable and _is_lowered_away(state, view, server):
+        if knows_room and warm_up.lowers and usable and _is_lowered_away(state, view, server):
             movable = {other.name: state.full_weight(other.name) for other in usable if other.name in state.positions}
-            weight = min(weight, few(state, usable, {**movable, name: full}, name).weight)
+            weight = min(weight, _not_typed(few(state, usable, {**movable, name: full}, name).weight, full))
         after = WarmUp(warm_up.away_s, view.now_s, view.now_s, warm_up.lowers)
         positions[name] = replace(before, weight=weight, warm_up=after)
     return positions
+
+
+def _not_typed(weight: int, full: int) -> int:
+    """The weight, or the next higher that is no tenth of the full one: a person who sets `10%` for a first trial of a
+    release must be seen to have set it. Where each weight is a tenth, the full weight."""
+    return next((value for value in range(weight, full) if 10 * value % full), full)
 
 
 def _applies(view: PoolView, pool: PoolSettings) -> bool:
@@ -90,10 +99,12 @@ def positions(
     usable: Sequence[Server],
     movable: Mapping[str, int],
     reduce: Collection[str],
+    knows_room: bool,
 ) -> dict[str, Position]:
     """The positions of the servers that came up and are not warm yet, by name. `reduce`: servers in an episode.
 
-    A server that has no warm peer gets its full weight at once: nobody else could answer its requests sooner.
+    A server that has no warm peer gets its full weight at once: nobody else could answer its requests sooner. So does
+    each where it is not known what the others carry (`knows_room`), as while the detector is silent.
     """
     after = {}
     warming = {server.name for server in usable if _warm_up(state, server.name) is not None}
@@ -104,10 +115,10 @@ def positions(
             continue
         full = movable[name]
         is_over = view.now_s - warm_up.up_s > LONGEST_S or server.uncounted or name in state.slow_starts
-        if is_over or not _applies(view, pool):
+        if is_over or not knows_room or not _applies(view, pool):
             after[name] = Position(full)
             continue
-        served = server.requests - server.in_flight - server.unanswered
+        served = max(server.requests - server.in_flight - server.unanswered, 0)
         if not 0 <= warm_up.served <= served:
             warm_up = replace(warm_up, served=served)
         warm_up = replace(warm_up, odds=_odds(state, server, warm_up.odds, full, peers))
@@ -116,7 +127,7 @@ def positions(
         requests = Requests(
             1.0 / (1.0 + math.exp(-warm_up.odds)),
             answered >= (ENOUGH if view.now_s - warm_up.stage_s < FEW_LEAST_S else 1),
-            by_few.weight if peers else full,
+            _not_typed(by_few.weight, full) if peers else full,
             FEW_LEAST_S,
             by_few.others,
             _fails(state.rates, name, peers),

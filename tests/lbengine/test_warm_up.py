@@ -12,7 +12,7 @@ from slackwater.lbengine.balancer import Server
 from slackwater.lbengine.decision.calm import Calm
 from slackwater.lbengine.decision.state import Phase, PoolState, PoolView
 from slackwater.lbengine.decision.step import Actions, step
-from slackwater.lbengine.decision.warm_up import LONGEST_S
+from slackwater.lbengine.decision.warm_up import LONGEST_S, _not_typed
 from tests.support.pool_shown import POOL, snapshot, verdict
 
 TURN_S = 0.2
@@ -60,18 +60,21 @@ class Site:
         phase: Phase = "acting",
         pool: PoolSettings = POOL,
         weighs_away: bool = True,
+        verdicts_come: bool = True,
     ) -> None:
         self.rps, self.pool, self.now_s, self.weighs_away = rps, pool, 100.0, weighs_away
         self.servers = [Played(f"web{number}") for number in range(count)]
         calm = Calm(held=60.0 * rps * WAIT_S, requests=60.0 * rps, seconds=60.0)
         self.state = PoolState(phase, calm=calm)
         self.slow: set[str] = set()
+        self.verdicts_come, self.sets = verdicts_come, True
         self.turns(5)
 
     def verdicts(self) -> dict[str, Verdict]:
         return {
             played.name: replace_state(verdict(played.name, "calm", 0.0, 100.0), played.name in self.slow)
             for played in self.servers
+            if self.verdicts_come
         }
 
     def turns(self, count: int = 1) -> Actions:
@@ -98,7 +101,7 @@ class Site:
         )
         view = PoolView(now_s=self.now_s, snapshot=shown, verdicts=self.verdicts())
         self.state, actions = step(self.state, view, self.pool, LbengineSettings())
-        if self.state.phase == "acting":
+        if self.state.phase == "acting" and self.sets:
             for wanted in actions.wanted:
                 played = next(played for played in self.servers if played.name == wanted.server)
                 played.weight = wanted.after
@@ -345,3 +348,48 @@ def test_a_server_that_was_dead_from_the_start_is_left_as_it_is_until_it_comes()
     assert site.weights()[0] < 30
     down(site, 0)
     assert site.weights()[0] < 30
+
+
+@pytest.mark.parametrize("count", [2, 3, 6])
+@pytest.mark.parametrize("percent", [5, 10, 20, 50])
+def test_a_weight_that_a_person_sets_in_maintenance_for_a_first_trial_is_kept(count: int, percent: int) -> None:
+    site = Site(count=count, rps=120.0 * count)
+    down(site, 0, condition="maintenance")
+    assert site.weights()[0] < 100
+    site.servers[0].weight = percent
+    site.turns(2)
+    up(site, 0)
+    site.turns(30)
+    assert site.weights()[0] == percent
+
+
+def test_weights_of_which_each_is_a_tenth_are_left_alone() -> None:
+    assert [_not_typed(weight, 100) for weight in (9, 10, 11, 20)] == [9, 11, 11, 21]
+    assert _not_typed(1, 10) == 10
+    assert _not_typed(1, 1) == 1
+
+
+def test_without_verdicts_it_is_not_known_what_the_others_carry_so_a_server_gets_its_full_weight() -> None:
+    site = Site(verdicts_come=False)
+    down(site, 0)
+    assert site.weights()[0] == 100
+    site = Site()
+    down(site, 0)
+    assert site.weights()[0] < 100
+    site.verdicts_come = False
+    up(site, 0, cold_requests=1e9)
+    site.turns(2)
+    assert site.weights()[0] == 100
+
+
+def test_a_weight_that_could_not_be_set_leaves_the_server_in_its_warm_up() -> None:
+    site = Site(rps=120.0)
+    down(site, 0)
+    up(site, 0)
+    before, site.sets = site.weights()[0], False
+    while not (actions := site.turns()).wanted:
+        assert site.weights()[0] == before
+    site.state, site.sets = actions.otherwise, True
+    site.servers[0].cold_requests = 1e9
+    site.turns()
+    assert site.weights()[0] < 50
