@@ -145,7 +145,7 @@ class SampleWindows(SlotArrays):
                 columns["traffic.rps"][may_return],
                 columns["period_s"][may_return],
                 ~outside[may_return],
-                (moved > 0.0).any(axis=1)[may_return],
+                replaced[may_return],
             )
         return SampleRows(
             slots=slots,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from slackwater.core.config import DetectorSettings
 from slackwater.detector.classify.tree import SHIPPED, load
 from slackwater.detector.explain import RETURNED
-from slackwater.detector.features.returns import LEAST_S, MOST_S, REST_S, Returns
+from slackwater.detector.features.returns import LEAST_S, MOST_S, REST_S, START_S, Returns
 from slackwater.detector.judge import Judge
 from slackwater.detector.recordings.recording import read
 from slackwater.detector.train.balancer import seen_from_balancer
@@ -140,21 +140,49 @@ def test_no_return_begins_in_an_episode_nor_soon_after_it() -> None:
     assert 100 + round(REST_S / LOOK_S) - 1 <= returns_by_look.index(True) <= 100 + round(REST_S / LOOK_S) + 5
 
 
-@pytest.mark.parametrize(("new_after_looks", "returns_at"), [(1, 54), (9, 62), (20, None), (None, None)])
-def test_with_a_monitor_a_server_returns_only_where_its_threads_change_soon(
-    new_after_looks: int | None, returns_at: int | None
-) -> None:
+def monitored(answers_per_look: list[float], replaced_at: set[int], ends_at: Collection[int] = ()) -> list[bool]:
+    """Whether a server with a monitor returns or may be starting, look by look. `replaced_at`: looks at which its web
+    server's processes were replaced in the last second; `ends_at`: looks after which it is in an episode."""
     returns = Returns()
     returns.resize(1)
-    slots, period_s, monitored = np.zeros(1, dtype=np.int64), np.array([LOOK_S]), np.ones(1, dtype=bool)
-    returns_by_look = []
-    for number, count in enumerate([40.0] * 50 + [0.0] * 3 + [40.0] * 60):
-        is_new = new_after_looks is not None and 0 <= number - 53 - new_after_looks < 5
-        new, rps = np.array([is_new]), np.array([count / LOOK_S])
-        returns_by_look.append(bool(returns.update(slots, rps, period_s, monitored, new)[0]))
-    assert returns_by_look[:53] == [False] * 50 + [True] * 3, "it is away"
-    back = returns_by_look[53:]
+    slots, period_s, yes = np.zeros(1, dtype=np.int64), np.array([LOOK_S]), np.ones(1, dtype=bool)
+    shown = []
+    for number, count in enumerate(answers_per_look):
+        replaced = np.array([bool(replaced_at & set(range(number - 4, number + 1)))])
+        shown.append(bool(returns.update(slots, np.array([count / LOOK_S]), period_s, yes, replaced)[0]))
+        if number in ends_at:
+            returns.end(slots)
+    return shown
+
+
+@pytest.mark.parametrize(("replaced_at", "returns_at"), [(50, 53), (53, 53), (60, 60), (75, None), (None, None)])
+def test_with_a_monitor_a_server_returns_only_where_its_processes_are_replaced(
+    replaced_at: int | None, returns_at: int | None
+) -> None:
+    shown = monitored([40.0] * 50 + [0.0] * 3 + [40.0] * 60, set() if replaced_at is None else {replaced_at})
+    assert shown[:53] == [False] * 50 + [True] * 3, "it may be starting"
+    back = shown[53:]
     assert (53 + back.index(True) if any(back) else None) == returns_at
+    assert sum(back) == (0 if returns_at is None else round(LEAST_S / LOOK_S))
+
+
+def test_a_machine_that_answers_nothing_is_excused_for_a_start_and_no_longer() -> None:
+    shown = monitored([40.0] * 50 + [0.0] * 200, set())
+    assert sum(shown) == pytest.approx(START_S / LOOK_S, abs=1)
+    assert all(shown[50 : 50 + sum(shown)])
+
+
+def test_a_machine_that_stands_still_again_and_again_is_excused_once_however_its_processes_come_and_go() -> None:
+    stalls = ([0.0] * 3 + [40.0] * 4) * 20
+    for replaced_at in (set(), set(range(50, 50 + len(stalls), 5))):
+        shown = monitored([40.0] * 50 + stalls, replaced_at)
+        assert shown.index(True) == 50
+        assert sum(shown[50:85]) <= 3 + round(LEAST_S / LOOK_S), "in seven seconds"
+
+
+def test_in_an_episode_a_machine_neither_starts_nor_returns() -> None:
+    looks = [40.0] * 50 + [0.0] * 10 + [40.0] * 30
+    assert not any(monitored(looks, set(range(58, 90, 5)), ends_at=set(range(len(looks)))))
 
 
 def test_a_deploy_to_small_virtual_machines_one_after_the_other_is_no_neighbour() -> None:
