@@ -134,7 +134,7 @@ def test_settings_have_their_sources_and_no_secrets(tmp_path: Path, journal: Jou
     client = create_app(settings, clock=Clock()).test_client()
     page = text(client.get("/settings").text)
     assert "law ice controller.toml, line 8" in page
-    assert "u_threshold 0.8 default" in page
+    assert "u_threshold 0.9 default" in page
     assert "hunter22" not in page
     assert "slackwater reload" not in page
     config.write_text(config.read_text().replace("ice", "optimal"))

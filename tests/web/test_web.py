@@ -209,6 +209,7 @@ def test_the_api_gives_the_view(client: FlaskClient, journal: Journal) -> None:
             "requests": 0, "p50_ms": None, "p95_ms": None, "p99_ms": None, "p999_ms": None, "absent": OF_MONITOR,
         },
         "full_weight": 100,
+        "own_limit_cores": None,
         "exceptions": ["is beside a noisy neighbour"],
     }  # fmt: skip
 
