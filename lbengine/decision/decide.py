@@ -137,7 +137,8 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
     moves |= _bounded(moves, reduce | drains, servers, view, pool)
     away = warm_up.away(state, view, pool, knows_room)
     moves |= {name: _Move(away[name], Reason("away")) for name in away if away[name].weight < state.full_weight(name)}
-    decisions = {name: _decision(state, view, name, move, pool, settings) for name, move in moves.items()}
+    names = [name for name in (*servers.movable, *away) if name in moves]
+    decisions = {name: _decision(state, view, name, moves[name], pool, settings) for name in names}
     calm = kept.calm(state, view, servers.usable, loads)
     calm_weights = kept.calm_weights(state, view, pool, servers.movable, loads)
     return Decisions(decisions, admission.panic, calm, held, calm_weights, away)
