@@ -41,6 +41,10 @@ RETURNED = "it came back after a time without answers, so its response times say
 TAIL_ALONE = "only a few requests are slower than in calm: a client or a route may be slow, and not the server"
 UNANSWERED = "nothing was answered for {:.0f} s, while requests waited or were refused"
 OWN_LIMIT = "it gets {:.2g} CPUs and no more while work waits, whoever else is there: a limit of its own"
+STEADY = (
+    "its CPU time is steady at {:.2g} CPUs: a limit of its own (a larger machine, or credits, would help), or a steady"
+    " neighbour"
+)
 OF_A_LIMIT: frozenset[State] = frozenset(("interference", "overload", "all_slow"))
 LIMIT_ERROR = 0.1
 """Standard error of what a server answers at its limit, as a share."""
@@ -129,18 +133,21 @@ def with_failures(verdicts: list[Verdict], failing: Failing, *, worded: bool) ->
 
 
 def with_limits(verdicts: list[Verdict], limits: Limits, *, worded: bool) -> list[Verdict]:
-    """The Verdicts of a tick, with the own limits of servers that are not calm. One that is slow by itself is `slow`,
-    as it is beside no neighbour, and can answer what its limit allows. `worded`: with reasons."""
+    """The Verdicts of a tick, with the levels of servers that are not calm. One that is slow by itself can answer what
+    its level allows. It is `slow`, as beside no neighbour, where that is proven to be its own limit. `worded`: with
+    reasons."""
     for row in np.flatnonzero(limits.shown).tolist():
         verdict = verdicts[row]
         if verdict.state not in OF_A_LIMIT:
             continue
         cores, rps = float(limits.cores[row]), float(limits.rps[row])
-        own: dict[str, Any] = {"resource": "own limit", "own_limit_cores": cores}
+        own: dict[str, Any] = {"own_limit_cores": cores}
+        if limits.proven[row]:
+            own["resource"] = "own limit"
         if worded:
-            own["path"] = [OWN_LIMIT.format(cores), *verdict.path]
+            own["path"] = [(OWN_LIMIT if limits.proven[row] else STEADY).format(cores), *verdict.path]
         if verdict.state == "interference":
-            own["state"] = "slow"
+            own["state"] = "slow" if limits.proven[row] else verdict.state
             if verdict.capacity_rps and rps > 0.0:
                 calm_rps = verdict.capacity_rps / max(1.0 - verdict.severity, 0.02)
                 own |= {

@@ -249,7 +249,7 @@ class Judge(SlotArrays):
         outcome = dataclasses.replace(outcome, excused=outcome.excused | failing.unfit)
         neighbour: Bools = np.asarray(outcome.steps.state == INTERFERENCE)
         renamed = self.sources.reword(slots, frame.outside, outcome.pool.looks == INTERFERENCE)
-        renamed |= self.own_limits.reword(slots, limits.shown & neighbour)
+        renamed |= self.own_limits.reword(slots, limits.proven & neighbour)
         outcome = self.rules.reword(outcome, slots, neighbour & renamed & ~outcome.steps.began, table.time_unix_s)
         self._in_episode[slots] = neighbour | failing.on
         self.windows.note_episodes(slots, neighbour)

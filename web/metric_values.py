@@ -63,7 +63,7 @@ METRICS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "slackwater_server_own_limit_cores",
         ("pool", "node"),
-        "CPUs that its own limit allows, where one is shown.",
+        "CPUs that its own limit allows, where the kernel's facts show one.",
     ),
     ("slackwater_node_requests_per_second", ("pool", "node"), "Requests per second."),
     ("slackwater_node_response_p95_seconds", ("pool", "node"), "p95 of response time."),
@@ -217,7 +217,8 @@ def _servers(views: dict[str, PoolStatus]) -> Iterator[MaybeValue]:
             yield "slackwater_server_errors_per_second", (pool, row.node), row.errors_per_s
             if row.failed_share is not None:
                 yield "slackwater_server_fails", (pool, row.node), row.peers_failed_share is not None
-            yield "slackwater_server_own_limit_cores", (pool, row.node), row.own_limit_cores
+            own_cores = row.own_limit_cores if row.resource == "own limit" else None
+            yield "slackwater_server_own_limit_cores", (pool, row.node), own_cores
             for field, (name, factor) in SERVER_FIELDS.items():
                 value = getattr(row, field)
                 yield name, (pool, row.node), None if value is None else value * factor

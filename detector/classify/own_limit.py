@@ -1,19 +1,20 @@
 """Which servers are slow by a limit of their own, and at what level. Pure.
 
-A quota of the provider's, credits that ran out, a cgroup's `cpu.max` and a lowered clock have one sign: while work
-waits the CPU that a server gets is the same in each Sample. What a neighbour leaves wavers, and a neighbour takes time
-from a server that wants little, too. One log-likelihood ratio, of a limit against a neighbour, adds up what speaks for
-either:
+A quota of the provider's, credits that ran out, a cgroup's `cpu.max` and a lowered clock are such limits. Only facts of
+the kernel prove one:
 
-- **Steadiness** at the ceiling: how far the CPU time got in a Sample is from that of the Samples before. A machine that
-  is not told of the time taken from it shows what it got by the requests that it completed.
-- **Below the ceiling** a limit takes nothing. That counts once the ceiling is met again: a neighbour that is gone takes
-  nothing either.
-- **Above it** there is no such limit.
-- **Facts** of the kernel, where it gives any: how much of a throttled quota the server's own programs used; a clock
-  that is lower than usual.
+- **A quota that is throttled**: how much of it the server's requests used.
+- **A clock** that is lower than usual at such a load, where the CPU time of requests has grown as much as it explains.
 
-A limit shows itself only while it is reached. A server that was relieved of what it cannot carry looks calm for that
+Where there are none the CPU that a server gets may still be steady: the same in each Sample while work waits, and all
+that it wants at less load. A neighbour under a fair scheduler is as steady, so this proves nothing. It gives a level:
+what the server gets, from either. One log-likelihood ratio adds up what speaks for a steady level:
+
+- **At the ceiling**: how far the CPU time got is from that of the Samples before. A machine that is not told of the
+  time taken from it shows what it got by the requests that it completed.
+- **Below the ceiling** nothing is taken, which counts once the ceiling is met again. **Above it** there is no level.
+
+A level shows itself only while it is reached. A server that was relieved of what it cannot carry looks calm for that
 reason, so its Samples prove no calm for a time that doubles each time the ceiling is met again (`Limits.holds`).
 """
 
@@ -23,14 +24,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slackwater.detector.features.baseline import BINS
 from slackwater.detector.features.columns import Bools, Columns, Floats, Ints, clipped, filled
 from slackwater.detector.features.features import COST, Frame
+from slackwater.detector.features.signals import INDEX
 from slackwater.detector.slot_arrays import SlotArrays
 
-SHOWN, GONE = 2.0, 0.0
-"""A limit is shown from this sum on, until it is below the other."""
-LEAST, MOST = -4.0, 6.0
-"""Range of the sum."""
+SHOWN, GONE, DISPROVEN = 2.0, 0.5, 0.0
+"""A level is shown from this sum on, until it is below the second; what facts prove, until it is below the third."""
+LEAST, MOST, PAST = -4.0, 6.0, 1.0
+"""Range of the sum; and the most that is left of it when a ceiling was not met for long."""
 MEMORY_S = 60.0
 """Evidence counts for 1/e after this time."""
 WINDOW_S = 0.15
@@ -74,12 +77,17 @@ AGAINST = 1.5
 """What a Sample above the level says against a limit."""
 QUOTA_SD, QUOTA_OTHERS = 0.15, 0.5
 """Of a quota that is throttled all the time a neighbour of the server's size uses this share; standard deviation."""
-OWN_USE = 0.75
-"""A quota is reached by the server alone where its own programs use this part of what was throttled."""
-MOST_FACT = 1.0
-"""What a fact says at most in `OVER_S`."""
+QUOTA_S, QUOTA_FULL, OWN_USE = 0.2, 0.7, 0.75
+"""A quota is judged over this time, some of its periods. It is reached where so many of these were throttled, and by
+the server alone where its requests use this part of what was throttled."""
+MOST_FACT, MOST_FACTS = 1.0, 2.0
+"""What a fact says at most in `OVER_S`, and how many times that a longer Sample."""
 LOWER_CLOCK, BUSY, CLOCK_MEMORY_S = 0.85, 0.3, 600.0
 """A clock below this part of the usual one is lowered, on a server that is busy to this share; its memory."""
+CLOCK_SAMPLES = 25.0
+"""The usual clock of a range of loads is known after so many Samples."""
+LEAST_FIT, MOST_FIT = 0.5, 1.15
+"""A lower clock explains a loss where requests cost more by this part of it at least, and at most so many times it."""
 HOLD_S, MOST_HOLD_S, FORGET_S = 5.0, 300.0, 600.0
 """A relieved server's calm Samples prove nothing for so long; the time doubles each time the ceiling is met
 again, and is the shortest after `FORGET_S` without."""
@@ -88,6 +96,7 @@ FULL_S = 1.0
 ANSWERS_S = 2.0
 """Without an answer for this time nothing is held: other signs decide then."""
 
+KEPT_WAITING = INDEX["kept_waiting"]
 _TIME, _CPU, _REQUESTS, _LOST, _MOMENTS, _STEAL, _WAITED, _BUSY = range(SUMS := 8)
 
 
@@ -96,11 +105,13 @@ class Limits:
     """What is known of the own limits of M servers, (M,) each."""
 
     cores: Floats
-    """The level, in CPUs; NaN where no limit is shown."""
+    """The level, in CPUs; NaN where none is shown."""
+    proven: Bools
+    """The kernel's facts show that the level is a limit of its own; else a steady neighbour may be the cause."""
     rps: Floats
     """What a server can answer at that level by the calm cost of a request; NaN where that is not known."""
     full: Bools
-    """The ceiling is met now."""
+    """The ceiling is met now, and is lower than what the server once had: not its usual quota."""
     holds: Bools
     """It was relieved of what it cannot carry, so looking calm proves nothing now."""
 
@@ -127,13 +138,20 @@ class OwnLimits(SlotArrays):
     _lost: Floats
     """Share of the wanted CPU time that is lost while users wait."""
     _ratio: Floats
-    """Sum of the log-likelihood ratios of a limit against a neighbour."""
+    """Sum of the log-likelihood ratios of a steady level against a neighbour that wavers."""
+    _of_quota: Floats
+    _of_clock: Floats
+    """The same sum of what these facts say."""
     _below: Floats
     """What the time below the ceiling says, until the ceiling is met again."""
     _shown: Bools
+    """A steady level is shown."""
+    _by_its_quota: Bools
+    _by_its_clock: Bools
+    """The fact proves a limit."""
     _cores: Floats
     _rps: Floats
-    """The limit, where one is known; NaN for the rate: it follows from the CPUs."""
+    """The level, where one is known; NaN for the rate: it follows from the CPUs."""
     _met_s: Floats
     """Time at which the ceiling was met last."""
     _hold_s: Floats
@@ -142,6 +160,13 @@ class OwnLimits(SlotArrays):
     _answered_s: Floats
     _heard_s: Floats
     _usual_mhz: Floats
+    """(slots, BINS) the clock in calm at each range of loads."""
+    _clock_samples: Floats
+    """(slots, BINS) number of Samples that it is made of."""
+    _most_cores: Floats
+    """The most CPUs that it ever had."""
+    _quota: Floats
+    """(slots, 3) seconds, throttled share and utilisation since the quota was judged last, times seconds."""
     _named: Bools
 
     def __init__(self) -> None:
@@ -155,8 +180,12 @@ class OwnLimits(SlotArrays):
             _samples=0.0,
             _lost=0.0,
             _ratio=0.0,
+            _of_quota=0.0,
+            _of_clock=0.0,
             _below=0.0,
             _shown=False,
+            _by_its_quota=False,
+            _by_its_clock=False,
             _cores=np.nan,
             _rps=np.nan,
             _met_s=-np.inf,
@@ -164,7 +193,10 @@ class OwnLimits(SlotArrays):
             _let_go=True,
             _answered_s=-np.inf,
             _heard_s=-np.inf,
-            _usual_mhz=np.nan,
+            _usual_mhz=np.full(BINS, np.nan),
+            _clock_samples=np.zeros(BINS),
+            _most_cores=np.nan,
+            _quota=np.zeros(3),
             _named=False,
         )
 
@@ -173,23 +205,33 @@ class OwnLimits(SlotArrays):
         slots, period_s = frame.slots, filled(columns["period_s"], OVER_S)
         kept = np.exp(-np.minimum(now_s - self._heard_s[slots], 1e6) / MEMORY_S)
         self._heard_s[slots] = now_s
-        self._ratio[slots] *= kept
-        self._below[slots] *= kept
+        for sums in (self._ratio, self._of_quota, self._of_clock, self._below):
+            sums[slots] *= kept
         self._answered_s[slots] = np.where(columns["traffic.rps"] > 0.0, now_s, self._answered_s[slots])
         self._by_windows(now_s, columns, frame, period_s)
-        self._by_quota(now_s, columns, slots, period_s)
-        self._by_clock(now_s, columns, slots, period_s, in_episode[slots])
-        ratio = self._ratio[slots] = clipped(self._ratio[slots], LEAST, MOST)
+        self._by_quota(now_s, columns, frame, period_s)
+        self._by_clock(now_s, columns, frame, period_s, in_episode[slots])
         known = ~np.isnan(self._cores[slots]) & ~frame.outside
-        self._shown[slots] = shown = known & np.where(self._shown[slots], ratio >= GONE, ratio >= SHOWN)
         recent = now_s - self._met_s[slots] < self._hold_s[slots]
         self._let_go[slots] |= ~recent
-        holds = shown & recent & (now_s - self._answered_s[slots] < ANSWERS_S)
+        past = ~recent & ~in_episode[slots]  # it explains no episode that begins now
+        for sums, over, gone in (
+            (self._ratio, self._shown, GONE),
+            (self._of_quota, self._by_its_quota, DISPROVEN),
+            (self._of_clock, self._by_its_clock, DISPROVEN),
+        ):
+            total = sums[slots] = clipped(sums[slots], LEAST, np.where(past, PAST, MOST))
+            over[slots] = known & ~past & np.where(over[slots], total >= gone, total >= SHOWN)
+        proven: Bools = self._by_its_quota[slots] | self._by_its_clock[slots]
+        shown = proven | self._shown[slots]
+        self._most_cores[slots] = np.fmax(self._most_cores[slots], columns["cpu.cores"])
+        lower = shown & (self._cores[slots] < FULL * self._most_cores[slots])
+        holds = lower & recent & (now_s - self._answered_s[slots] < ANSWERS_S)
         cores = np.where(shown, self._cores[slots], np.nan)
         with np.errstate(divide="ignore", invalid="ignore"):
             rps = np.where(np.isnan(self._rps[slots]), cores / frame.baseline[:, COST] * 1e3, self._rps[slots])
-        full = shown & (now_s - self._met_s[slots] < FULL_S)
-        return Limits(cores, np.where(shown & np.isfinite(rps), rps, np.nan), full, holds)
+        full = lower & (now_s - self._met_s[slots] < FULL_S)
+        return Limits(cores, proven, np.where(shown & np.isfinite(rps), rps, np.nan), full, holds)
 
     def reword(self, slots: Ints, named: Bools) -> Bools:
         """(M,) whether these slots' episodes get another word. `named`: whether a limit is the word now."""
@@ -199,7 +241,8 @@ class OwnLimits(SlotArrays):
 
     def _meet(self, slots: Ints, now_s: float) -> None:
         """The ceiling is met."""
-        again = self._let_go[slots] & self._shown[slots]
+        speaks = np.maximum(np.maximum(self._ratio[slots], self._of_quota[slots]), self._of_clock[slots])
+        again = self._let_go[slots] & (speaks > 0.0)
         hold_s = np.where(again, np.minimum(2.0 * self._hold_s[slots], MOST_HOLD_S), self._hold_s[slots])
         self._hold_s[slots] = np.where(now_s - self._met_s[slots] > FORGET_S, HOLD_S, hold_s)
         self._let_go[slots], self._met_s[slots] = False, now_s
@@ -305,36 +348,52 @@ class OwnLimits(SlotArrays):
 
     # -- facts --------------------------------------------------------------------------------------------------------
 
-    def _by_quota(self, now_s: float, columns: Columns, slots: Ints, period_s: Floats) -> None:
-        """Of a quota that is throttled: how much of it the server's own programs used."""
+    def _by_quota(self, now_s: float, columns: Columns, frame: Frame, period_s: Floats) -> None:
+        """Of a quota that is throttled nearly all the time: how much of it the server's requests used, by what they
+        cost in calm. A deploy and a backup use it too, and so does a neighbour that makes requests cost more."""
         throttled, used, cores = columns["cpu.throttled"], columns["cpu.utilisation"], columns["cpu.cores"]
         fit = ~np.isnan(throttled) & ~np.isnan(used) & (cores > 0.0)
-        if not fit.any():
-            return
-        throttled, used, cores, period_s = (values[fit] for values in (throttled, used, cores, period_s))
-        slots = slots[fit]
+        rows = np.column_stack([np.ones(len(used)), throttled, used]) * period_s[:, None]
+        self._quota[frame.slots[fit]] += rows[fit]
+        due = fit & (self._quota[frame.slots, 0] >= QUOTA_S)
+        slots, cores, demand = frame.slots[due], cores[due], frame.demand[due]
+        seconds, throttled, used = self._quota[slots].T
+        self._quota[slots] = 0.0
+        throttled, used = throttled / seconds, used / seconds
         of_others = np.maximum(throttled - used, 0.0)
         says = ((of_others - QUOTA_OTHERS * throttled) ** 2 - of_others**2) / (2.0 * QUOTA_SD**2)
-        self._ratio[slots] += clipped(says, -MOST_FACT, MOST_FACT) * np.minimum(period_s / OVER_S, 1.0)
+        with np.errstate(invalid="ignore"):
+            own = (throttled >= QUOTA_FULL) & (np.minimum(used, demand) >= OWN_USE * throttled)
+        says = np.where(own | (says < 0.0), clipped(says, -MOST_FACT, MOST_FACT), 0.0)
+        self._of_quota[slots] += says * np.minimum(seconds / OVER_S, MOST_FACTS)
         raised = cores > ABOVE * self._cores[slots]
-        self._ratio[slots[raised]] = LEAST
-        own = (throttled >= QUOTA_OTHERS) & (used >= OWN_USE * throttled)
+        self._of_quota[slots[raised]] = LEAST
         self._cores[slots[own]], self._rps[slots[own]] = cores[own], np.nan
         self._meet(slots[own], now_s)
 
-    def _by_clock(self, now_s: float, columns: Columns, slots: Ints, period_s: Floats, in_episode: Bools) -> None:
-        """A clock that is lower than usual while the server is busy."""
-        mhz = columns["frequency.mean_mhz"]
-        fit = ~np.isnan(mhz) & (columns["cpu.utilisation"] >= BUSY)
-        if not fit.any():
-            return
-        slots, mhz, cores, period_s = slots[fit], mhz[fit], columns["cpu.cores"][fit], period_s[fit]
-        busy = columns["cpu.utilisation"][fit]
-        usual = np.where(np.isnan(self._usual_mhz[slots]), mhz, self._usual_mhz[slots])
-        lowered = mhz < LOWER_CLOCK * usual
-        self._ratio[slots] += np.where(lowered, MOST_FACT, 0.0) * np.minimum(period_s / OVER_S, 1.0)
-        self._cores[slots] = np.where(lowered, cores * mhz / usual, self._cores[slots])
-        self._rps[slots[lowered]] = np.nan
+    def _by_clock(self, now_s: float, columns: Columns, frame: Frame, period_s: Floats, in_episode: Bools) -> None:
+        """A clock that is lower than it is in calm at no more load, and what a request costs: a lower clock that does
+        not explain it is not the cause."""
+        mhz, busy = columns["frequency.mean_mhz"], columns["cpu.utilisation"]
+        lost = np.fmax(filled(frame.values[:, KEPT_WAITING], 0.0), filled(columns["cpu.steal"], 0.0))
+        fit = (mhz > 0.0) & (busy >= BUSY)
+        slots, bins, mhz, busy, lost = frame.slots[fit], frame.bins[fit], mhz[fit], busy[fit], lost[fit]
+        part = np.minimum(period_s[fit] / OVER_S, 1.0)
+        enough = (self._clock_samples[slots] >= CLOCK_SAMPLES) & (np.arange(BINS) <= bins[:, None])
+        usual = np.where(enough, self._usual_mhz[slots], 0.0).max(axis=1)
+        slower = usual / mhz
+        with np.errstate(divide="ignore", invalid="ignore"):
+            dearer = (frame.values[:, COST] / frame.baseline[:, COST])[fit]
+        known = (usual > 0.0) & ~np.isnan(dearer)
+        explained = (dearer - 1.0 >= LEAST_FIT * (slower - 1.0)) & (dearer <= MOST_FIT * slower) & (lost < LOST)
+        lowered = known & (mhz < LOWER_CLOCK * usual) & explained
+        self._of_clock[slots] += MOST_FACT * part * np.where(lowered, 1.0, -1.0 * known)
+        here = slots[lowered]
+        self._cores[here], self._rps[here] = columns["cpu.cores"][fit][lowered] / slower[lowered], np.nan
         self._meet(slots[lowered & (busy >= FULL)], now_s)
-        follow = np.where(in_episode[fit], 0.0, -np.expm1(-period_s / CLOCK_MEMORY_S))
-        self._usual_mhz[slots] = usual + follow * (mhz - usual)
+        calm = ~in_episode[fit] & ~lowered
+        slots, bins, mhz = slots[calm], bins[calm], mhz[calm]
+        samples = self._clock_samples[slots, bins] = self._clock_samples[slots, bins] + 1.0
+        before = np.where(samples == 1.0, mhz, self._usual_mhz[slots, bins])
+        follow = np.maximum(1.0 / samples, -np.expm1(-period_s[fit][calm] / CLOCK_MEMORY_S))
+        self._usual_mhz[slots, bins] = before + follow * (mhz - before)

@@ -9,7 +9,7 @@ import numpy as np
 
 from slackwater.detector.classify.episodes import CALM, INTERFERENCE, OVERLOAD, Signs, StateMachines, TickStates
 from slackwater.detector.classify.own_limit import HOLD_S, Limits
-from slackwater.detector.classify.pool_correlation import FULL, PoolCorrelation, PoolCorrelator
+from slackwater.detector.classify.pool_correlation import FULL, MORE_THAN_PEERS, PoolCorrelation, PoolCorrelator
 from slackwater.detector.classify.tree import Answers, Model
 from slackwater.detector.features.columns import Bools, Floats, Ints, Table, filled
 from slackwater.detector.features.features import Frame
@@ -22,7 +22,7 @@ FELT_SLOW = 1.0
 MOMENTS_PER_S = 20.0
 """Rate of random moments of a monitor that does not count them."""
 LIMITED = 0.98
-"""Probability that a server is still slow by its own limit, while its calm looks prove nothing."""
+"""Probability that a server still gets no more than its level, while its calm looks prove nothing."""
 STANDS_OUT = 1.0
 """A Sample with a feature of at least this is not fit for a node's first baseline."""
 
@@ -92,11 +92,11 @@ class Rules(SlotArrays):
         if frame.tail_alone.any():
             answers = dataclasses.replace(answers, says=np.where(frame.tail_alone, answers.quiet, answers.says))
         pool = self._correlator.classify(frame, answers.says > 0.0, fresh, in_episode)
-        # A server that its own limit makes full, beside peers with room, is slow by itself.
+        # A server that gets no more than its level, with more to do than its peers, which have room, is slow by itself.
         with np.errstate(invalid="ignore"):
-            busy = (pool.looks == OVERLOAD) | ((pool.looks == CALM) & (frame.utilisation >= FULL))
-            limited = limits.full & busy & (frame.peers_demand < FULL)
-        limited |= limits.full & (pool.looks == INTERFERENCE)
+            more = (frame.demand > MORE_THAN_PEERS * frame.peers_demand) & (frame.peers_demand < FULL)
+            busy = (pool.looks == OVERLOAD) | ((pool.looks == CALM) & (frame.utilisation >= FULL) & frame.users_wait)
+        limited = limits.full & more & (busy | (pool.looks == INTERFERENCE))
         pool = dataclasses.replace(pool, looks=np.where(limited, INTERFERENCE, pool.looks))
         # Looks of overload, of a limit, or of a pool that is slow together, are believed after two Samples.
         by_tree: Bools = ((pool.looks == INTERFERENCE) | (pool.looks == CALM)) & ~limited

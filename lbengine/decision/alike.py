@@ -114,11 +114,13 @@ def weighed(verdicts: Mapping[str, Verdict], held: Mapping[str, HeldRequests]) -
         if verdict.state != "all_slow" or server not in held:
             continue
         if held[server].is_slow is False:
-            changed[server] = msgspec.structs.replace(verdict, state="calm", path=[NOT_SLOW], probability=0.0)
+            changed[server] = msgspec.structs.replace(
+                verdict, state="calm", path=[NOT_SLOW], probability=0.0, resource=None, own_limit_cores=None
+            )
         else:
             changed[server] = msgspec.structs.replace(
                 verdict,
-                state="slow" if verdict.source == "balancer" else "interference",
+                state="slow" if verdict.source == "balancer" or verdict.resource == "own limit" else "interference",
                 path=[ALONE],
                 severity=LIKELY_LOSS,
                 probability=LIKELY,

@@ -34,6 +34,8 @@ def exceptions(row: Row, title: str) -> list[str]:
     sentences = beside_the_verdict(row)
     if row.resource == "own limit" and row.state != "calm":
         sentences.append(of_limit(row.own_limit_cores))
+    elif row.state == "interference" and row.own_limit_cores is not None:
+        sentences.append(f"is beside a steady neighbour, or has a limit of its own, of {row.own_limit_cores:.2g} CPUs")
     elif row.state == "slow" and row.rt_p95_now_ms is not None and row.rt_p95_usual_ms is not None:
         sentences.append(f"{_slow(row.rt_p95_now_ms, row.rt_p95_usual_ms)} the cause is not visible from the balancer")
     elif row.state != "calm" and not (row.state == "errors" and row.peers_failed_share is not None):
@@ -54,9 +56,9 @@ def beside_the_verdict(row: Row) -> list[str]:
 
 
 def of_limit(cores: float | None) -> str:
-    """`gets 0.4 CPUs and no more, by a limit of its own: a larger machine, or credits, would help`."""
+    """`gets 0.4 CPUs and no more, by a limit of its own: a larger quota or machine would help`."""
     level = "as much CPU" if cores is None else f"{cores:.2g} CPUs"
-    return f"gets {level} and no more, by a limit of its own: a larger machine, or credits, would help"
+    return f"gets {level} and no more, by a limit of its own: a larger quota or machine would help"
 
 
 def fails(share: float, peers: float) -> str:

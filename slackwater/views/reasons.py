@@ -5,7 +5,7 @@ from __future__ import annotations
 from slackwater.core.messages import SLOW_CAUSES, Change, ChangeCause, Resource, ServerState, State
 from slackwater.views.row import milliseconds
 
-OWN_LIMIT = "it gets no more CPU than a limit of its own allows (a larger machine, or credits, would help)"
+OWN_LIMIT = "it gets no more CPU than a limit of its own allows (a larger quota or machine would help)"
 NEIGHBOUR: dict[Resource | None, str] = {
     None: "a noisy neighbour slows it",
     "unclear": "a noisy neighbour slows it",

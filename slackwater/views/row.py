@@ -68,7 +68,7 @@ class Row(msgspec.Struct):
     resource: Resource | None = None
     """What a neighbour takes (`unclear` if that cannot be decided), in `interference`; or its own limit."""
     own_limit_cores: float | None = None
-    """CPUs that a limit of its own allows it, where one is shown."""
+    """CPUs that it gets and no more: by its own limit where `resource` says so, else by that or a steady neighbour."""
     retuned: list[str] = []
     """What the second stage has changed on the node: `php_fpm.max_children 4 → 16`."""
     governed: list[str] = []

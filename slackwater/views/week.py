@@ -236,7 +236,8 @@ def machines(
     since = now_unix_s - days * DAY_S
     slow_requests: dict[str, float] = {}
     for episode in shown:
-        if episode.state in settings.replace.states and episode.harm.slow_requests is not None:
+        counts = episode.state in settings.replace.states and episode.resource != "own limit"
+        if counts and episode.harm.slow_requests is not None:
             slow_requests[episode.node] = slow_requests.get(episode.node, 0.0) + episode.harm.slow_requests
     heard = journal.received("sample", pool)
     return rank(
@@ -261,7 +262,7 @@ def _count(every: Sequence[Sequence[Begin]], marked: Mapping[tuple[str, int], Ma
     return Totals(
         episodes=len(every),
         interference=sum(leading(group).state == "interference" for group in every),
-        not_visible=sum(leading(group).state == "slow" for group in every),
+        not_visible=sum((first := leading(group)).state == "slow" and first.resource != "own limit" for group in every),
         marks={mark: words.count(mark) for mark in get_args(EpisodeMark)},
         unmarked=len(every) - len(words),
         false_alarms=sum(mark in FALSE for mark in words),

@@ -36,7 +36,8 @@ SETS = ("weight", "maxconn", "restore")
 """What is changed about a server's load."""
 UNDONE: dict[State, str] = {
     "errors": "its peers had no room, `causes_off` names this state, or its weight was not Slackwater's to set",
-    "slow": "to move its requests would have gained nothing, or its weight was not Slackwater's to set",
+    "slow": "to move its requests would have gained nothing, `causes_off` names its cause, or its weight was not"
+    " Slackwater's to set",
     "interference": "to move its requests would have gained nothing, or its weight was not Slackwater's to set",
     "overload": "its own load fills it, and for load no server is relieved",
     "all_slow": "all servers were slow alike, so none was a better place for requests",

@@ -1,4 +1,4 @@
-"""A limit of a server's own is told from a neighbour of the same size: on servers that are played."""
+"""A limit of a server's own is named where the kernel's facts prove it, elsewhere a steady level: on played servers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from slackwater.core.messages import Sample, Verdict
+from slackwater.core.messages import Frequency, Sample, Verdict
 from slackwater.detector.judge import Judge
 from tests.support.judges import new_judge
-from tests.support.limited_server import POOL, STEP_S, Kind, Server, Slowed, pool, samples
+from tests.support.limited_server import MHZ, POOL, STEP_S, Kind, Server, Slowed, pool, samples
 from tests.support.seeds import seeds
 
 CALM_S = 20.0
@@ -55,8 +55,26 @@ def words(verdicts: Sequence[Verdict]) -> Counter[tuple[str, str | None]]:
 
 
 def said(verdicts: Sequence[Verdict]) -> float:
-    """The share of the Verdicts that name a limit."""
+    """The share of the Verdicts that have a level."""
     return sum(verdict.own_limit_cores is not None for verdict in verdicts) / len(verdicts)
+
+
+def named(verdicts: Sequence[Verdict]) -> float:
+    """The share of the Verdicts that name a limit."""
+    return sum(verdict.resource == "own limit" for verdict in verdicts) / len(verdicts)
+
+
+class Clocked(Played):
+    """A pool whose first server's clock is `mhz` by itself, whatever slows it down."""
+
+    mhz = MHZ
+
+    def _judged(self, together: Sequence[Sample]) -> Iterable[Verdict]:
+        told = [
+            msgspec.structs.replace(sample, frequency=Frequency(mean_mhz=self.mhz if sample.node == "s0" else MHZ))
+            for sample in together
+        ]
+        return super()._judged(told)
 
 
 LIMITS: list[tuple[Kind, Slowed, float]] = [
@@ -70,15 +88,22 @@ LIMITS: list[tuple[Kind, Slowed, float]] = [
 
 @pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize(("kind", "slowed", "share"), LIMITS)
-def test_a_limit_is_named_with_its_level(kind: Kind, slowed: Slowed, share: float, seed: int) -> None:
-    played = Played(kind, seed)
+def test_a_level_is_told_and_named_a_limit_where_facts_prove_it(
+    kind: Kind, slowed: Slowed, share: float, seed: int
+) -> None:
+    played = Played(kind, seed, usual_quota=1.0)
     played.slow(slowed, share, max(FULL * share, 0.7))
     verdicts = played.run(15.0)[-15:]
     assert said(verdicts) >= 0.8, words(verdicts)
-    assert words(verdicts).most_common(1)[0][0] == ("slow", "own limit")
     level = verdicts[-1].own_limit_cores
     assert level == pytest.approx(share, rel=0.15)
-    assert "a limit of its own" in verdicts[-1].path[0]
+    if kind == "cgroup" or slowed == "clock":
+        assert words(verdicts).most_common(1)[0][0] == ("slow", "own limit")
+        assert verdicts[-1].path[0].endswith("whoever else is there: a limit of its own")
+    else:
+        assert named(verdicts) == 0.0
+        assert words(verdicts).most_common(1)[0][0][0] == "interference"
+        assert verdicts[-1].path[0].endswith("or a steady neighbour")
     if slowed != "clock":
         rps = share / (played.first.cost_s + STEP_S / 2.0)  # each request ends with a step
         assert verdicts[-1].capacity_rps == pytest.approx(rps, rel=0.15)
@@ -102,6 +127,71 @@ def test_a_neighbour_that_leaves_as_much_is_no_limit(kind: Kind, share: float, s
         verdicts += played.run(4.0)
     assert said(verdicts) <= 0.05, words(verdicts)
     assert any(verdict.state == "interference" for verdict in verdicts)
+
+
+@pytest.mark.parametrize("load", [0.55, 0.7, 0.9])
+@pytest.mark.parametrize("kind", ["cgroup", "steal", "hidden"])
+def test_a_neighbour_that_is_as_steady_as_a_limit_is_not_called_one(kind: Kind, load: float) -> None:
+    """A hog under a fair scheduler. Nothing but facts of the kernel tells it from a limit."""
+    played = Played(kind, 1)
+    played.slow("fair neighbour", 0.5, load)
+    verdicts = played.run(30.0)
+    assert named(verdicts) == 0.0, words(verdicts)
+    assert any(verdict.state == "interference" for verdict in verdicts)
+    if kind != "cgroup" and load > 0.55:
+        assert said(verdicts[-100:]) > 0.5, "else this neighbour is none that is steady"
+
+
+@pytest.mark.parametrize(("slowed", "share"), [("neighbour", 0.4), ("fair neighbour", 0.5), ("cache", 0.5)])
+@pytest.mark.parametrize("kind", ["cgroup", "steal", "hidden"])
+def test_a_lower_clock_that_does_not_explain_the_loss_is_not_the_cause(
+    kind: Kind, slowed: Slowed, share: float
+) -> None:
+    played = Clocked(kind, 2)
+    played.mhz = 0.8 * MHZ
+    played.slow(slowed, share, 0.6)
+    verdicts = played.run(10.0)
+    assert named(verdicts) == 0.0, words(verdicts)
+    if (kind, slowed) != ("cgroup", "cache"):  # that fills its quota
+        assert any(verdict.state == "interference" for verdict in verdicts)
+
+
+@pytest.mark.parametrize("kind", ["steal", "hidden"])
+def test_a_usual_clock_ends_what_a_lower_one_proved(kind: Kind) -> None:
+    played = Played(kind, 2)
+    played.slow("clock", 0.6, 0.7)
+    assert named(played.run(8.0)[-10:]) > 0.8
+    played.slow("no", 1.0, 0.35)
+    played.run(30.0)
+    played.slow("cache", 0.5, 0.6)
+    verdicts = played.run(8.0)
+    assert named(verdicts) == 0.0, words(verdicts)
+
+
+def test_a_single_sample_makes_no_usual_clock() -> None:
+    judge, servers = new_judge(POOL), pool("steal", 1)
+    verdicts: list[Verdict] = []
+    for number, together in enumerate(samples(servers, 20.0)):
+        mhz = 2.0 * MHZ if number == 0 else MHZ
+        told = [msgspec.structs.replace(sample, frequency=Frequency(mean_mhz=mhz)) for sample in together]
+        verdicts += judge.tick(servers[0].at_s, told)
+    assert said(verdicts) == 0.0
+
+
+def test_a_usual_quota_that_is_full_is_overload() -> None:
+    played = Played("cgroup", 1)
+    played.slow("own load", 1.0, 1.5)
+    assert {verdict.state for verdict in played.run(8.0)[-20:]} <= {"overload", "all_slow"}
+
+
+def test_a_quota_that_was_once_full_is_not_named_for_a_later_neighbour() -> None:
+    played = Played("cgroup", 1)
+    played.slow("quota", 0.72, 0.9)
+    assert named(played.run(8.0)[-10:]) > 0.8
+    played.slow("no", 1.0, 0.3)
+    played.run(60.0)
+    played.slow("cache", 0.5, 0.3)
+    assert named(played.run(10.0)[-30:]) == 0.0
 
 
 @pytest.mark.parametrize("seed", seeds(3))

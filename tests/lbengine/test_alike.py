@@ -67,6 +67,17 @@ def test_a_server_without_a_monitor_is_slow_and_has_no_neighbour_that_anybody_sa
     assert {name: weighed[name].state for name in BOTH} == {"a": "slow", "b": "calm"}
 
 
+def test_a_limit_stays_with_the_server_that_is_slow_and_not_with_one_that_is_calm() -> None:
+    seen = looked({"a": 12.0, "b": 1.0}, 150, BOTH)
+    limit = {"resource": "own limit", "own_limit_cores": 0.4}
+    verdicts = {name: msgspec.structs.replace(verdict(name, "all_slow", 0.0, 250.0), **limit) for name in BOTH}
+    weighed = alike.weighed(verdicts, seen)
+    assert {name: (weighed[name].state, weighed[name].resource, weighed[name].own_limit_cores) for name in BOTH} == {
+        "a": ("slow", "own limit", 0.4),
+        "b": ("calm", None, None),
+    }
+
+
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("times", [(12.0, 12.0), (5.0, 5.0), (1.0, 1.0), (12.0, 5.0)])
 def test_what_is_slow_alike_or_not_at_all_is_believed(times: tuple[float, float], seed: int) -> None:

@@ -123,7 +123,12 @@ def test_it_never_claims_more_calm_servers_than_there_are_and_names_every_other(
 
 def test_an_own_limit_is_named_with_its_level_and_what_would_help() -> None:
     limited = row("web2", "slow", resource="own limit", own_limit_cores=0.4)
-    words = "gets 0.4 CPUs and no more, by a limit of its own: a larger machine, or credits, would help"
+    words = "gets 0.4 CPUs and no more, by a limit of its own: a larger quota or machine would help"
     assert exceptions(limited, "HAProxy") == [words]
     full = row("web2", "overload", resource="own limit", own_limit_cores=0.4)
     assert exceptions(full, "HAProxy") == [words]
+
+
+def test_a_level_that_nothing_proves_to_be_a_limit_leaves_it_open() -> None:
+    steady = row("web2", "interference", resource="cpu", own_limit_cores=0.4)
+    assert exceptions(steady, "HAProxy") == ["is beside a steady neighbour, or has a limit of its own, of 0.4 CPUs"]

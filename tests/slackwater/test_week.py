@@ -366,6 +366,16 @@ def test_machines_are_ranked_by_what_they_cost(journal: Journal, capsys: pytest.
     assert seen(journal).pools[0].machines[0].advice == "too_few_days", "what people say counts"
 
 
+def test_an_own_limit_is_no_cause_that_is_not_visible_and_costs_no_machine(journal: Journal) -> None:
+    limit = {"state": "slow", "resource": "own limit", "own_limit_cores": 0.4}
+    for message in slow_neighbour():
+        is_slow = isinstance(message, Verdict) and message.state == "interference"
+        journal.record(msgspec.structs.replace(message, **limit) if is_slow else message)
+    (pool,) = seen(journal).pools
+    assert (pool.totals.episodes, pool.totals.not_visible, pool.totals.interference) == (1, 0, 0)
+    assert pool.machines == []
+
+
 def test_a_saw_is_counted_and_listed_as_one_episode(journal: Journal) -> None:
     for begin_s in (-200.0, -197.0, -194.0, -190.0):
         journal.record(*episode_verdicts(begin_s, begin_s + 2.0))

@@ -3,7 +3,8 @@
 It is played in steps of a millisecond, and told as a monitor tells it. Requests come at random; a balancer that goes by
 requests in flight sends it at most `MOST_HELD` at a time. Of the CPU it gets what its limit allows: a quota in each
 period, a bucket's credits, a slower clock. A neighbour takes slices of random length, as in the lab's guests, where the
-CPU that is got in 0.2 s has a standard deviation of 7 to 11%.
+CPU that is got in 0.2 s has a standard deviation of 7 to 11%. Under a fair scheduler a neighbour (`fair neighbour`) has
+slices that the scheduler makes, and a server that had little runs at once: it is as steady as a limit.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ MOMENTS_PER_S = 20.0
 MHZ = 3000.0
 SLICE_S, SLICE_SHAPE = 0.004, 4.0
 """Mean of the slices that server and neighbour have in turn, together twice as long; shape of their distribution."""
+FAIR_SLICE_S, WAKE_UP_S = 0.003, 0.003
+"""A fair scheduler's slice, and how far a program that wakes up is put before others (CFS)."""
 Kind = Literal["cgroup", "steal", "hidden"]
 """How a server is seen: a cgroup whose quota is known; a machine that is told of stolen time; one that is not."""
-Slowed = Literal["no", "quota", "credits", "clock", "neighbour", "cache", "own load"]
+Slowed = Literal["no", "quota", "credits", "clock", "neighbour", "fair neighbour", "cache", "own load"]
 
 
 @dataclass
@@ -54,7 +57,8 @@ class Server:
         self.left_s = 0.0
         """CPU time that is left in this period."""
         self.slice_s, self.has_slice = 0.0, True
-        self.neighbour_left_s = 0.0
+        self.own_time_s = self.neighbours_time_s = 0.0
+        """What each has run under a fair scheduler, over its weight."""
 
     def _arrive(self) -> None:
         rate = self.load * self.processors / self.cost_s
@@ -90,6 +94,8 @@ class Server:
 
     def _neighbours_turn(self) -> bool:
         """Whether a neighbour has the CPU now: both have slices in turn, also while the server has nothing to do."""
+        if self.slowed == "fair neighbour":
+            return self._fair_turn()
         if self.slowed != "neighbour":
             return False
         self.slice_s -= STEP_S
@@ -98,6 +104,27 @@ class Server:
             share = self.share / self.usual_quota if self.kind == "cgroup" else self.share
             mean = 2.0 * SLICE_S * (share if self.has_slice else 1.0 - share)
             self.slice_s += self.dice.gammavariate(SLICE_SHAPE, mean / SLICE_SHAPE)
+        return not self.has_slice
+
+    def _fair_turn(self) -> bool:
+        """Whether a neighbour that always wants the CPU has it now, under a scheduler that is fair by weights."""
+        weight = self.share / (1.0 - self.share)
+        if not self.held:
+            self.neighbours_time_s += STEP_S * weight
+            self.own_time_s = max(self.own_time_s, self.neighbours_time_s - WAKE_UP_S)
+            self.has_slice, self.slice_s = False, 0.0
+            return True
+        self.slice_s += STEP_S
+        wakes_up = not self.has_slice and self.own_time_s + STEP_S < self.neighbours_time_s - STEP_S
+        if self.slice_s >= FAIR_SLICE_S or wakes_up:
+            has_slice = self.own_time_s <= self.neighbours_time_s
+            if has_slice != self.has_slice:
+                self.slice_s = 0.0
+            self.has_slice = has_slice
+        if self.has_slice:
+            self.own_time_s += STEP_S
+        else:
+            self.neighbours_time_s += STEP_S * weight
         return not self.has_slice
 
     def sample(self, name: str, seq: int) -> Sample:

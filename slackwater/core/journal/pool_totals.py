@@ -22,6 +22,7 @@ class Begin(NamedTuple):
     since_unix_s: float
     until_unix_s: float | None
     """When its next state began; None: there was none yet."""
+    resource: Resource | None = None
 
 
 class SlowTime(NamedTuple):

@@ -155,7 +155,7 @@ OBSERVED_HOURS = (
 """Looks up one node after the other until one has rows: most often the first."""
 EPISODES = (
     "SELECT node, state, since_unix_s, (SELECT min(since_unix_s) FROM states AS later WHERE later.node_id ="
-    " states.node_id AND later.since_unix_s > states.since_unix_s) FROM states JOIN nodes ON id = node_id"
+    " states.node_id AND later.since_unix_s > states.since_unix_s), resource FROM states JOIN nodes ON id = node_id"
     " WHERE pool = :pool"
     f" AND last_unix_s >= :since AND {_LOSING} ORDER BY since_unix_s, node"
 )

@@ -60,5 +60,6 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     """`failed_share` of all other servers together, where this one's is well above it or its state is `errors`; else
     absent."""
     own_limit_cores: NonNegative | None = None
-    """CPUs that the server gets and no more, whoever else is there: a quota, credits that ran out, a lowered clock.
-    Absent where no such limit is shown, and in `calm`."""
+    """CPUs that the server gets and no more while work waits. With the resource `own limit` facts of the kernel show
+    that they are its own limit: a throttled quota, or a lowered clock that explains the loss. Else its CPU time is
+    steady, by a limit of its own or beside a steady neighbour. Absent where no level is shown, and in `calm`."""
