@@ -51,7 +51,7 @@ def test_what_the_peers_show_too_is_no_answer_and_one_side_is_enough_where_the_o
 
 
 def test_every_signal_that_speaks_is_one_that_there_is_and_every_resource_has_one() -> None:
-    assert {signal.resource for signal in SIGNALS} - {None} == {*RESOURCES} - {"unclear"}
+    assert {signal.resource for signal in SIGNALS} - {None} == {*RESOURCES} - {"unclear", "own limit"}
     assert all((signal.resource is None) == math.isinf(signal.resource_limit) for signal in SIGNALS)
 
 
