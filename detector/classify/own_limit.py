@@ -111,9 +111,9 @@ class Limits:
     rps: Floats
     """What a server can answer at that level by the calm cost of a request; NaN where that is not known."""
     full: Bools
-    """The ceiling is met now, and is lower than what the server once had: not its usual quota."""
+    """A proven ceiling is met now, and is lower than what the server once had: not its usual quota."""
     holds: Bools
-    """It was relieved of what it cannot carry, so looking calm proves nothing now."""
+    """It was relieved of what it cannot carry by a proven limit, so looking calm proves nothing now."""
 
     @property
     def shown(self) -> Bools:
@@ -225,7 +225,7 @@ class OwnLimits(SlotArrays):
         proven: Bools = self._by_its_quota[slots] | self._by_its_clock[slots]
         shown = proven | self._shown[slots]
         self._most_cores[slots] = np.fmax(self._most_cores[slots], columns["cpu.cores"])
-        lower = shown & (self._cores[slots] < FULL * self._most_cores[slots])
+        lower = proven & (self._cores[slots] < FULL * self._most_cores[slots])
         holds = lower & recent & (now_s - self._answered_s[slots] < ANSWERS_S)
         cores = np.where(shown, self._cores[slots], np.nan)
         with np.errstate(divide="ignore", invalid="ignore"):
