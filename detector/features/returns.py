@@ -36,6 +36,7 @@ REST_S = 5.0
 neighbour may make a server stand still again and again, and a pool of processes grow and shrink with it."""
 ROUNDING_S = 1e-6
 LONG_AGO_S = 1e9
+"""Stands for the age of what never was."""
 
 
 class Returns(SlotArrays):

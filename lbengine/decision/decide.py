@@ -20,7 +20,7 @@ from slackwater.lbengine.decision.alike import HeldRequests
 from slackwater.lbengine.decision.calm import Calm
 from slackwater.lbengine.decision.evenness import CalmWeights
 from slackwater.lbengine.decision.explain import Reason
-from slackwater.lbengine.decision.loads import Load, capacities
+from slackwater.lbengine.decision.loads import Load
 from slackwater.lbengine.decision.position import Position, Requests
 from slackwater.lbengine.decision.room import OVER, Room
 from slackwater.lbengine.decision.split import Share, split, step_of
@@ -105,8 +105,10 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
     most_drained = max(guard.limit(len(servers.usable), pool.max_mitigated) - len(drains | failing), 0)
     shares = split(staying, total_rps, pool.law, pool.u_threshold, snapshot, most_drained)
     moves = {name: _Move(Position(0), Reason("drained", request=str(view.drains[name]))) for name in drains}
-    knows_room = total_rps is not None and capacities(loads) is not None
-    warming = warm_up.positions(state, view, pool, servers.usable, servers.movable, reduce, knows_room)
+    undrained = {name: share.undrained for name, share in shares.items() if share.undrained}
+    step = step_of([load.baseline for load in loads], snapshot)
+    room = Room(loads, total_rps, pool.u_threshold, snapshot.by_concurrency, step, undrained)
+    warming = warm_up.positions(state, view, pool, servers.usable, servers.movable, reduce, room.is_known)
     for name, baseline in servers.movable.items():
         if name in drains or name in servers.pins:
             continue
@@ -122,9 +124,6 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
     firm = {name for name in drains if view.drains[name].is_firm}
     lowered = (reduce | drains | warming.keys()) - firm
     low = {name for name in lowered & moves.keys() if weights[name] < servers.movable[name]}
-    undrained = {name: share.undrained for name, share in shares.items() if share.undrained}
-    step = step_of([load.baseline for load in loads], snapshot)
-    room = Room(loads, total_rps, pool.u_threshold, snapshot.by_concurrency, step, undrained)
     filled, given_back = room.give_back(weights, low)
     for load in loads:
         if (weight := given_back.get(load.server)) is not None:
@@ -135,7 +134,7 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
     for name in requested - drains - reduce:
         moves[name] = replace(moves[name], reason=replace(moves[name].reason, cause="not_drained"))
     moves |= _bounded(moves, reduce | drains, servers, view, pool)
-    away = warm_up.away(state, view, pool, knows_room)
+    away = warm_up.away(state, view, pool, room.is_known)
     moves |= {name: _Move(away[name], Reason("away")) for name in away if away[name].weight < state.full_weight(name)}
     names = [name for name in (*servers.movable, *away) if name in moves]
     decisions = {name: _decision(state, view, name, moves[name], pool, settings) for name in names}

@@ -120,14 +120,14 @@ class Room:
 
         def fits(trial: Mapping[str, int]) -> bool:
             others = self.filled(trial, kept)
-            return others <= limit - OVER or (self._is_known and others <= self.filled(trial, low))
+            return others <= limit - OVER or (self.is_known and others <= self.filled(trial, low))
 
         below, above = 0.0, 1.0
         for _ in range(STEPS):
             middle = (below + above) / 2.0
             below, above = (below, middle) if fits(raised(middle)) else (middle, above)
         fitting = raised(above)
-        if self._is_known and self.filled(fitting, kept) > limit:  # the weights are coarse
+        if self.is_known and self.filled(fitting, kept) > limit:  # the weights are coarse
             every = [load.server for load in self.loads]
             fitting = min((fitting, raised(below)), key=lambda trial: self.filled(trial, every))
         return filled, {name: fitting[name] for name in baselines if fitting[name] != weights[name]}
@@ -143,7 +143,8 @@ class Room:
         return capacities(self.loads)
 
     @property
-    def _is_known(self) -> bool:
+    def is_known(self) -> bool:
+        """Whether it is known what the servers carry, and what comes."""
         return self._capacity is not None and self.total_rps is not None
 
     def _limit(self) -> float:

@@ -5,10 +5,11 @@ mod support;
 use std::cell::Cell;
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use async_nats::{ConnectOptions, Subscriber};
+use async_nats::{Client, ConnectOptions, Subscriber};
 use rustix::process::{Pid, Signal, kill_process};
 use slackwater_messages::{Ask, Sample, encode};
 use support::{Running, free_port, nats_program, start_nats};
@@ -30,6 +31,16 @@ async fn until(samples: &mut Subscriber, holds: impl Fn(&Sample) -> bool) -> Vec
     received
 }
 
+/// A client of the bus at this port, the Samples of n1 that come there, and the monitor with this configuration.
+async fn started(config: &Path, port: u16) -> (Client, Subscriber, Running) {
+    let client = ConnectOptions::new().retry_on_initial_connect().connect(format!("127.0.0.1:{port}")).await;
+    let client = client.expect("an address");
+    let samples = client.subscribe("slackwater.sample.web.n1").await.expect("a subscription");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"));
+    command.args(["run", "--config"]).arg(config).stderr(Stdio::null());
+    (client, samples, Running(command.spawn().expect("slackwater-monitor")))
+}
+
 #[test]
 fn a_quiet_node_sends_one_sample_a_second_and_often_when_it_was_stopped_or_is_asked() {
     let Some(program) = nats_program() else { return };
@@ -43,12 +54,7 @@ fn a_quiet_node_sends_one_sample_a_second_and_often_when_it_was_stopped_or_is_as
     let _server = start_nats(&program, port);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let client = ConnectOptions::new().retry_on_initial_connect().connect(format!("127.0.0.1:{port}")).await;
-        let client = client.expect("an address");
-        let mut samples = client.subscribe("slackwater.sample.web.n1").await.expect("a subscription");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"));
-        command.args(["run", "--config"]).arg(&config).stderr(Stdio::null());
-        let monitor = Running(command.spawn().expect("slackwater-monitor"));
+        let (client, mut samples, monitor) = started(&config, port).await;
         let pid = Pid::from_raw(i32::try_from(monitor.0.id()).expect("a pid")).expect("a pid");
 
         // By then it has learnt the usual ranges; on a busy machine events may come between.
@@ -106,12 +112,7 @@ fn a_request_that_nobody_answers_wakes_a_node_that_had_none_before() {
     let _server = start_nats(&program, port);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let client = ConnectOptions::new().retry_on_initial_connect().connect(format!("127.0.0.1:{port}")).await;
-        let client = client.expect("an address");
-        let mut samples = client.subscribe("slackwater.sample.web.n1").await.expect("a subscription");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_slackwater-monitor"));
-        command.args(["run", "--config"]).arg(&config).stderr(Stdio::null());
-        let _monitor = Running(command.spawn().expect("slackwater-monitor"));
+        let (_client, mut samples, _monitor) = started(&config, port).await;
         // By then it has learnt the usual ranges.
         let quiet = until(&mut samples, |sample| sample.seq >= 12 && sample.period_s > 0.9).await;
         if let Some(reason) = quiet.last().and_then(|sample| sample.absent.get("traffic")) {
