@@ -14,6 +14,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 from slackwater_lab.cluster import database
@@ -31,7 +32,7 @@ DEARER = 0.3
 SLOWER = 8.0
 """A slow database answers after this multiple of a request's CPU time."""
 BETWEEN_DEPLOYS_S = 0.3
-"""Time between the deploys of two hosts of a pool."""
+"""Least time between the deploys of two hosts of a pool."""
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 PACK, CLOCK_SOURCE = NATIVE / "pack.py", NATIVE / "clock.c"
 DRAINED_S = 0.5
@@ -145,12 +146,12 @@ class DisturbableCluster:
             self.php(host).signal(signal.SIGUSR2)
 
     def deploy_in_turn(self, host: Host | None, dearer: float) -> None:
-        """The same on a host's pool, each host some time after the one before: all at once would load this machine as
-        no deploy loads a site whose hosts have machines of their own."""
-        for place, member in enumerate(member for member in self.lab.hosts if member.pool == self.pool_of(host)):
-            if place:
-                threading.Event().wait(BETWEEN_DEPLOYS_S)
+        """The same on a host's pool, each host once the one before serves again, as deploys do. All at once would load
+        this machine as no deploy loads a site whose hosts have machines of their own."""
+        for member in [member for member in self.lab.hosts if member.pool == self.pool_of(host)]:
             self.deploy([member], dearer)
+            threading.Event().wait(BETWEEN_DEPLOYS_S)
+            wait_until(partial(self.serves, member), f"pages of {member.name} after its deploy", READY_S)
 
     def back_up(self, host: Host) -> Running:
         """A job of the host's own that packs what there is to pack, again and again, at the priority of a backup."""
