@@ -20,12 +20,11 @@ from slackwater_lab.calm.machine_load import (
     MOST_LATE_S,
     MOST_WAIT_MS,
     SliceLoad,
-    parse_schedstat,
-    parse_stat,
 )
 from slackwater_lab.calm.plan import MINUTE_S, CalmPlan
 from slackwater_lab.cells import append
 from slackwater_lab.cluster.hosts import hosts
+from slackwater_lab.cluster.machine_load import parse_schedstat, parse_stat
 from slackwater_lab.cluster.traces import traces
 from slackwater_lab.cluster.webserver import apache_conf
 from slackwater_lab.commands import lab
@@ -182,7 +181,7 @@ def test_waiting_for_a_processor_is_overload_too() -> None:
 
 
 def test_what_the_hypervisor_took_is_busy() -> None:
-    assert parse_stat("cpu  10 1 5 100 20 2 3 4 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n") == (25, 145)
+    assert parse_stat("cpu  10 1 5 100 20 2 3 4 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n") == (25, 1, 145)
     assert parse_schedstat("5000 123 7\n") == (123, 7)
 
 

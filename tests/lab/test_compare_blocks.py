@@ -23,8 +23,9 @@ from slackwater_lab.commands import lab
 from slackwater_lab.compare import blocks, measured
 from slackwater_lab.compare.blocks import Blocks, Question
 from slackwater_lab.compare.defaults import DEFAULT_POLICIES, DEFAULT_SCENARIOS
+from slackwater_lab.compare.overload import MOST_WAIT_MS
 from slackwater_lab.experiment.recording import ExperimentError, Run
-from tests.support.comparison_files import FACTS, HERE, recorded, row
+from tests.support.comparison_files import CARRIED, FACTS, HERE, recorded, row
 
 POLICIES = ("leastconn", "random2", "slackwater-lb-lc")
 
@@ -141,6 +142,8 @@ class Bench:
     capacities: Iterator[float]
     turns: list[str] = field(default_factory=list)
     ended: int = 0
+    loads: dict[int, dict[str, float]] = field(default_factory=dict)
+    """Run -> load of the machine in it, where it is another one."""
 
 
 @pytest.fixture
@@ -163,7 +166,9 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
             made.ran.append((run.scenario, run.policy, demand.rate_rps))
             if error := made.fails.pop(len(made.ran), None):
                 raise error
-            return SimpleNamespace(recorded=recorded(run), save=made.folders.append)
+            outcome = recorded(run)
+            outcome.facts["machine_load"] = made.loads.get(len(made.ran), CARRIED)
+            return SimpleNamespace(recorded=outcome, save=made.folders.append)
 
     def start(settings: LabSettings, _progress: Any) -> Any:
         made.labs.append(settings)
@@ -228,6 +233,21 @@ def test_no_run_is_begun_that_would_not_fit(tmp_path: Path, bench: Bench) -> Non
     assert bench.ran == []
     comparison = Blocks(None, tmp_path / "data.jsonl", LabSettings(), lambda _: None)
     assert comparison.run(blocks.left([], Question(("all",), POLICIES, 2), HERE), [], 0.0) == 6
+
+
+def test_a_run_that_the_machine_did_not_carry_is_repeated_once_and_counted_apart(tmp_path: Path, bench: Bench) -> None:
+    bench.loads |= {number: CARRIED | {"wait_ms": MOST_WAIT_MS + 0.1} for number in (2, 5, 6)}
+    printed = measure(tmp_path)
+    assert printed.count("so this run does not count: processors 60% busy, a wait of 3.1 ms for one") == 3
+    assert "1 runs are left; the same command goes on" in printed
+    carried, overloaded = measured.parted(measured.read(tmp_path / "data.jsonl"))
+    assert (len(carried), len(overloaded), len(bench.ran)) == (5, 3, 8)
+    assert (
+        f"**Left out**, as the machine did not carry them: `all` under `{overloaded[0].variant}`"
+        in (tmp_path / "page.md").read_text()
+    )
+    assert "everything is measured" in measure(tmp_path)
+    assert len(bench.ran) == 9, "what does not count is measured by the same command"
 
 
 @pytest.mark.usefixtures("bench")

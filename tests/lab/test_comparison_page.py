@@ -8,6 +8,7 @@ import pytest
 
 from slackwater_lab.compare import comparison, comparison_page, results
 from slackwater_lab.compare.measured import Measured
+from slackwater_lab.compare.overload import MOST_BUSY, MOST_LATE_MS, MOST_WAIT_MS, RunLoad
 from tests.support.comparison_files import FACTS, row, rows
 
 LOUD = {
@@ -130,9 +131,27 @@ def test_the_page_says_which_states_of_the_decision_code_were_mixed() -> None:
 def test_the_page_has_the_command_that_measured_it() -> None:
     facts = {**FACTS, "haproxy_command": "haproxy-3.4"}
     page = comparison_page.page([row("one", "leastconn", 1, machine=facts)], "data", "page")
-    assert "\nslackwater lab compare --data data --page page --haproxy haproxy-3.4 --minutes 40\n" in page
+    assert "\nslackwater lab compare --data data --page page --haproxy haproxy-3.4 --rounds 1 --minutes 40\n" in page
     page = comparison_page.page([row(name, "random2", 1) for name in ("dokuwiki", "two", "one")], "data", "page")
-    assert "--page page --scenario one --scenario two --scenario dokuwiki --minutes 40\n" in page
+    assert "--page page --scenario one --scenario two --scenario dokuwiki --rounds 1 --minutes 40\n" in page
+
+
+def test_the_page_says_what_was_left_out_and_how_near_the_rest_came_to_the_limits() -> None:
+    runs = [row("two", "leastconn", 1), row("two", "leastconn", 2, machine_load=RunLoad(0.62, 0.44, 1.26))]
+    assert "Of 1 runs it was not recorded" in comparison_page.page(runs, "data", "page")
+    overloaded = [row("two", "leastconn", 2, machine_load=RunLoad(0.99, 0.4, 1.0))] * 2
+    page = comparison_page.page(runs[1:], "data", "page", overloaded)
+    assert "**Left out**, as the machine did not carry them: `two` under `leastconn` 2." in page
+    assert (
+        "busy for at most 62%, a process waited at most 0.4 ms for one, and\nthe generator was at most 1.3 ms late"
+        in page
+    )
+
+
+def test_a_run_above_a_limit_was_not_carried() -> None:
+    most = {"busy_share": MOST_BUSY, "wait_ms": MOST_WAIT_MS, "late_ms": MOST_LATE_MS}
+    assert RunLoad(**most).is_carried
+    assert not any(RunLoad(**most | {name: limit + 0.01}).is_carried for name, limit in most.items())
 
 
 def test_nothing_measured_is_a_page_too() -> None:

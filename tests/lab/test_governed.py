@@ -23,7 +23,7 @@ def test_a_list_of_cores_is_counted(cores: str, number: int) -> None:
 
 def test_each_second_has_its_p95() -> None:
     due_s = np.array([10.1, 10.2, 11.5, 13.0, 20.0])
-    requests = Requests(due_s, np.array([0.01, 0.03, 0.05, 0.07, 9.0]), np.full(5, 200), {})
+    requests = Requests(due_s, np.array([0.01, 0.03, 0.05, 0.07, 9.0]), np.full(5, 200), {}, np.zeros(5))
     seconds = second_p95s_ms(requests, 10.0, 14.0)
     assert seconds[:, 0].tolist() == [0.0, 1.0, 3.0], "empty seconds are none"
     assert seconds[:, 1].tolist() == pytest.approx([29.0, 50.0, 70.0])

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from slackwater_lab.cluster.load import Demand, Load
+from slackwater_lab.cluster.load import Demand, Load, Requests
 from slackwater_lab.cluster.paths import BIN, LabError
 
 pytestmark = pytest.mark.skipif(not (BIN / "oha").exists(), reason="oha is missing: run `make setup`")
@@ -123,6 +124,20 @@ def test_a_stall_is_charged_to_all_requests_that_were_due_in_it(tmp_path: Path) 
     with server(every=5, fault="stall", stall_s=0.5, once=True) as asked:
         requests = Load([str(BIN / "oha")], tmp_path, [asked.url], OneConnection(rate_rps=39), 1.0).finish()
     assert int((requests.seconds > 0.1).sum()) >= 5
+
+
+def test_a_request_that_found_no_connection_free_says_nothing_of_the_generator() -> None:
+    due_s = np.arange(0.0, 10.0, 0.01)
+    late_s = np.full(len(due_s), 0.002)
+    requests = Requests(due_s, late_s + 0.001, np.full(len(due_s), 200), {}, late_s)
+    assert requests.generator_late_ms(connections=1) == pytest.approx(2.0)
+    waits = (due_s > 3.0) & (due_s < 7.0)
+    late_s[waits] = 7.0 - due_s[waits]
+    slow = Requests(due_s, late_s + 0.001, requests.status, {}, late_s)
+    seconds = np.where(due_s == due_s[300], 4.0, slow.seconds)
+    held = Requests(due_s, seconds, requests.status, {}, late_s)
+    assert held.generator_late_ms(connections=1) == pytest.approx(2.0), "one request held the connection meanwhile"
+    assert slow.generator_late_ms(connections=1) > 3000.0, "the connection was free"
 
 
 class OneConnection(Demand):

@@ -13,7 +13,7 @@ from slackwater_lab.experiment.measures import figures
 
 def requests(*rows: tuple[float, float, int], lost: dict[str, int] | None = None) -> Requests:
     table = np.array(rows, dtype=np.float64).reshape(-1, 3)
-    return Requests(table[:, 0], table[:, 1], table[:, 2].astype(np.int64), lost or {})
+    return Requests(table[:, 0], table[:, 1], table[:, 2].astype(np.int64), lost or {}, np.zeros(len(table)))
 
 
 def test_a_request_belongs_to_the_phase_in_which_it_was_due() -> None:

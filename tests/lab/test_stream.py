@@ -13,7 +13,8 @@ from slackwater_lab.cluster.paths import LabError
 
 
 def requests(*due: float, lost: dict[str, int] | None = None) -> Requests:
-    return Requests(np.array(due), np.array(due) / 1000.0, np.full(len(due), 200), lost or {})
+    late_s = np.zeros(len(due))
+    return Requests(np.array(due), np.array(due) / 1000.0, np.full(len(due), 200), lost or {}, late_s)
 
 
 def test_requests_of_several_runs_are_put_together() -> None:

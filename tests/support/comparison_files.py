@@ -15,6 +15,7 @@ LEVEL_MS = {"static": 60.0, "leastconn": 20.0, "slackwater": 10.0, "oracle": 9.0
 """Response time of every request while the neighbour is loud."""
 
 COST = {"monitor": {"count": 3.0, "core_share": 0.012, "rss_mib": 8.0}}
+CARRIED = {"busy_share": 0.6, "wait_ms": 0.5, "late_ms": 1.0}
 ON_S, OFF_S = 9.0, 24.0
 SERVERS = ("host1", "host2", "host3")
 
@@ -38,7 +39,7 @@ def recorded(run: Run, answers_s: float | None = None, detected_s: float | None 
     verdicts: list[tuple[float, str, str]] | None = None
     neighbour = {"host": "host1", "kind": "llcprobe", "on_s": ON_S, "off_s": OFF_S}
     facts: dict[str, Any] = {"rate_rps": 100.0, "cost": COST if run.policy == "slackwater" else {}}
-    facts |= {"neighbours": [neighbour], "commit": "0123456789ab"}
+    facts |= {"neighbours": [neighbour], "commit": "0123456789ab", "machine_load": CARRIED}
     if detected_s is not None:
         verdicts = [
             (

@@ -14,13 +14,14 @@ from slackwater.detector.recordings.recording import write
 from slackwater_lab.calm import data
 from slackwater_lab.calm.count import States, Tally
 from slackwater_lab.calm.data import Minute, Series
-from slackwater_lab.calm.machine_load import SLICE_S, MachineLoad
+from slackwater_lab.calm.machine_load import SLICE_S, SliceLoad
 from slackwater_lab.calm.plan import MINUTE_S, CalmPlan
 from slackwater_lab.cluster import machine
 from slackwater_lab.cluster.bus_listener import BusListener
 from slackwater_lab.cluster.commit import commit, decision_commit
 from slackwater_lab.cluster.controller import Controller
 from slackwater_lab.cluster.lab import Lab, LabSettings
+from slackwater_lab.cluster.machine_load import MachineLoad
 from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.compare.measured import MACHINE, PROGRAMS
 from slackwater_lab.disturb import swing
@@ -99,13 +100,16 @@ class Calm:
         controller = Controller(lab, "observe", monitors=monitors)
         controller.start(site.start_monitors if site is not None else None)
         self._swings = self._start_load(minutes)
-        self._load = MachineLoad(lab)
-        with _Verdicts() as self._verdicts, BusListener() if self._recordings else nullcontext() as samples:
+        with (
+            _Verdicts() as self._verdicts,
+            BusListener() if self._recordings else nullcontext() as samples,
+            MachineLoad(lab) as self._load,
+        ):
             self._disturbances = Turns(lab, site)
             begin_s = time.monotonic() + WARM_UP_S
             self._progress(f"warming up for {WARM_UP_S:g} s")
             self._until(begin_s)
-            self._load.slice(0.0)
+            self._load.since_last()
             tally = Tally()
             try:
                 for place, minute in enumerate(minutes):
@@ -183,7 +187,8 @@ class Calm:
             tally.look(LOOK_S, names, states.judged(time.monotonic()), beside)
             at_s = next_s
             if at_s - slice_s >= SLICE_S - LOOK_S / 2:
-                tally.end_slice(slice_s, at_s, self._load.slice(late_s))
+                load = self._load.since_last()
+                tally.end_slice(slice_s, at_s, SliceLoad(load.busy_share, load.wait_ms, late_s))
                 slice_s, late_s = at_s, 0.0
         requests, errors = self._answered()
         one_minute = Minute(

@@ -34,10 +34,22 @@ class Requests:
     seconds: Floats
     status: NDArray[np.int64]
     lost: dict[str, int]
+    late_s: Floats
+    """By how much each was sent later than it was due."""
 
     @property
     def lost_count(self) -> int:
         return sum(self.lost.values())
+
+    def generator_late_ms(self, connections: int) -> float:
+        """How late the generator itself sent requests: the 99th percentile, in ms.
+
+        A request that was due while all `connections` were taken waited for the servers, and does not count.
+        """
+        sent, ended = np.sort(self.due_mono_s + self.late_s), np.sort(self.due_mono_s + self.seconds)
+        taken = np.searchsorted(sent, self.due_mono_s) - np.searchsorted(ended, self.due_mono_s, side="right")
+        own_s = self.late_s[taken < connections]
+        return 1e3 * float(np.percentile(own_s, 99)) if len(own_s) else 0.0
 
 
 @dataclass(frozen=True)
@@ -160,15 +172,19 @@ def joined(parts: Sequence[Requests]) -> Requests:
         np.concatenate([part.seconds for part in parts])[order],
         np.concatenate([part.status for part in parts])[order],
         dict(lost),
+        np.concatenate([part.late_s for part in parts])[order],
     )
 
 
 def read_results(database: Path, summary: Path, begin_mono_s: float) -> Requests:
     """oha's SQLite of answered requests (its times count from its start) and the JSON that counts the others."""
     with sqlite3.connect(database) as store:
-        rows = store.execute("SELECT coalesce(start_latency_correction, start), duration, status FROM oha").fetchall()
+        rows = store.execute(
+            "SELECT coalesce(start_latency_correction, start), duration, status, start FROM oha"
+        ).fetchall()
     store.close()
-    table = np.array(rows, dtype=np.float64).reshape(-1, 3)
+    table = np.array(rows, dtype=np.float64).reshape(-1, 4)
     table = table[np.argsort(table[:, 0], kind="stable")]
     lost = {str(why): int(count) for why, count in json.loads(summary.read_text())["errorDistribution"].items()}
-    return Requests(table[:, 0] + begin_mono_s, table[:, 1], table[:, 2].astype(np.int64), lost)
+    due_s, seconds, status, sent_s = table.T
+    return Requests(due_s + begin_mono_s, seconds, status.astype(np.int64), lost, sent_s - due_s)

@@ -24,6 +24,7 @@ from slackwater_lab.cluster.machines import HostKind
 from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.compare import results
 from slackwater_lab.compare.measured import MACHINE, PROGRAMS, Block, Measured, machine_of
+from slackwater_lab.compare.overload import RunLoad
 from slackwater_lab.experiment.drawn import named
 from slackwater_lab.experiment.measures import TIMES
 from slackwater_lab.experiment.policies import POLICIES
@@ -246,9 +247,12 @@ class Blocks:
         self._turns: deque[Turn] = deque()
         """Those of the round that is under way."""
         self._until_mono_s = math.inf
+        self._again: set[tuple[Piece, Run]] = set()
+        """Runs that are repeated, since the machine did not carry them."""
 
     def run(self, pieces: Sequence[Piece], measured: Sequence[Measured], until_mono_s: float = math.inf) -> int:
-        """How many runs are left; none is begun that would end after `until_mono_s`. A run that fails is left too.
+        """How many runs are left; none is begun that would end after `until_mono_s`. A run that fails is left too, and
+        one that the machine did not carry a second time.
 
         Raises LabError after some failed ones, ExperimentError, OSError.
         """
@@ -294,8 +298,15 @@ class Blocks:
                     f"{run.scenario}, round {piece.block.round}: {run.policy}; then {len(left)} runs are left, about"
                     f" {left_min:.0f} min"
                 )
-                self._measured.append(self._run(session, piece, run))
-                append(self._data, self._measured[-1])
+                made = self._run(session, piece, run)
+                append(self._data, made)
+                if made.is_carried:
+                    self._measured.append(made)
+                    continue
+                self._progress(f"the machine was overloaded, so this run does not count: {made.machine_load}")
+                if (piece, run) not in self._again:
+                    self._again.add((piece, run))
+                    turn.runs.append((piece, run))
 
     def _look(self, lab: Lab, app: str) -> None:
         facts = machine.describe(lab)
@@ -334,6 +345,7 @@ class Blocks:
             rate_rps=rate_rps,
             calm=_kept(figures["calm"]),
             loud=_kept(figures["loud"]),
+            machine_load=RunLoad(**outcome.recorded.facts["machine_load"]),
         )
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from slackwater_lab.cells import Pieces
 from slackwater_lab.cluster.lab import LabSettings
 from slackwater_lab.cluster.terminal import console
-from slackwater_lab.compare.defaults import DEFAULT_POLICIES, DEFAULT_SCENARIOS, usual_first
+from slackwater_lab.compare.defaults import DEFAULT_POLICIES, DEFAULT_ROUNDS, DEFAULT_SCENARIOS, usual_first
 from slackwater_lab.compare.tables import REFERENCE, SHOWN, with_interval, worst
 from slackwater_lab.options import FOLDER, hosts_options, json_option, pieces_options, progress, write_json
 
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 @click.option("--policy", "policies", multiple=True, help=f"Repeatable.  [default: {', '.join(DEFAULT_POLICIES)}]")
 @click.option("--random", "drawn", type=click.IntRange(1), help="Number of scenarios drawn from --seed.")
 @click.option(
-    "--rounds", type=click.IntRange(1), help="Number of blocks of each scenario.  [default: 5, with --random 1]"
+    "--rounds",
+    type=click.IntRange(1),
+    help=f"Number of blocks of each scenario.  [default: {DEFAULT_ROUNDS}, with --random 1]",
 )
 @click.option("--list", "listed", is_flag=True, help="Show scenarios and policies, and end.")
 @click.option("--plan", "planned", is_flag=True, help="Show the runs that are left and their expected time, and end.")
@@ -73,9 +75,9 @@ def compare(
         raise click.UsageError("--data is missing: the file that the comparison is recorded in")
     if drawn and scenarios:
         raise click.UsageError("--random draws the scenarios: expected no --scenario with it")
-    all_runs = measured.read(pieces.data)
+    all_runs, _ = measured.parted(measured.read(pieces.data))
     asked = tuple(names(seed, drawn)) if drawn else scenarios
-    rounds = rounds or (1 if drawn else 5)
+    rounds = rounds or (1 if drawn else DEFAULT_ROUNDS)
     if pieces.replay:  # without names: what the file holds
         asked = asked or usual_first((run.scenario for run in all_runs), DEFAULT_SCENARIOS)
         policies = policies or usual_first((run.variant for run in all_runs), DEFAULT_POLICIES)
@@ -90,9 +92,9 @@ def compare(
             count = blocks.Blocks(out, pieces.data, settings, progress).run(left, all_runs, pieces.until_mono_s)
             progress(f"{count} runs are left; the same command goes on" if count else "everything is measured")
     finally:
-        all_runs = measured.read(pieces.data)
-        runs = sorted(filter(question.asks_for, all_runs), key=question.place)
-        pieces.write_page(partial(comparison_page.page, runs))
+        all_runs, overloaded = (filter(question.asks_for, part) for part in measured.parted(measured.read(pieces.data)))
+        runs = sorted(all_runs, key=question.place)
+        pieces.write_page(partial(comparison_page.page, runs, overloaded=list(overloaded)))
     _show(runs, question, json_file, drawn=bool(drawn))
 
 

@@ -10,8 +10,15 @@ from typing import Any
 from slackwater_lab.cells import templates
 from slackwater_lab.cluster.machines import HostKind
 from slackwater_lab.compare import comparison, results
-from slackwater_lab.compare.defaults import DEFAULT_HAPROXY, DEFAULT_POLICIES, DEFAULT_SCENARIOS, usual_first
+from slackwater_lab.compare.defaults import (
+    DEFAULT_HAPROXY,
+    DEFAULT_POLICIES,
+    DEFAULT_ROUNDS,
+    DEFAULT_SCENARIOS,
+    usual_first,
+)
 from slackwater_lab.compare.measured import Measured, machine_of
+from slackwater_lab.compare.overload import RULE
 from slackwater_lab.experiment.drawn import named
 from slackwater_lab.experiment.policies import POLICIES
 from slackwater_lab.experiment.run import BACK_WITHIN_S, CALM_S, SETTLE_S
@@ -23,8 +30,11 @@ TITLES: Mapping[HostKind, str] = {
 COLUMNS = (("mean_ms", ".1f"), ("p95_ms", ".1f"), ("p99_ms", ".1f"), ("answers_s", ".2f"))
 
 
-def page(runs: Sequence[Measured], data: str, place: str) -> str:
-    """The page in Markdown; `data` and `place` are the paths of the data file and of this page in its commands."""
+def page(runs: Sequence[Measured], data: str, place: str, overloaded: Sequence[Measured] = ()) -> str:
+    """The page in Markdown; `data` and `place` are the paths of the data file and of this page in its commands.
+
+    `overloaded`: runs that do not count, since the machine did not carry them.
+    """
     cells = results.cells(runs)
     machines = Counter(_machine(run) for run in runs)
     return (
@@ -46,6 +56,9 @@ def page(runs: Sequence[Measured], data: str, place: str) -> str:
             commits=list(dict.fromkeys(run.commit or "not recorded" for run in runs)),
             decisions=list(dict.fromkeys(run.decision_commit or "not recorded" for run in runs)),
             rates=_rates(runs),
+            rule=RULE,
+            left_out=_left_out(overloaded),
+            loads=[run.machine_load for run in runs if run.machine_load is not None],
             settle_s=SETTLE_S,
             calm_s=CALM_S,
             back_within_s=BACK_WITHIN_S,
@@ -65,6 +78,8 @@ def _options(runs: Sequence[Measured]) -> list[str]:
     ):
         names = usual_first(given, usual)
         options += [(name, value) for value in names] if set(names) - set(usual) else []
+    rounds = max(Counter((run.scenario, run.variant) for run in runs).values(), default=DEFAULT_ROUNDS)
+    options += [("--rounds", str(rounds))] if rounds != DEFAULT_ROUNDS else []
     return [word for option in options for word in option]
 
 
@@ -99,6 +114,12 @@ def _back(back: Mapping[str, Any] | None) -> str:
 def _rates(runs: Sequence[Measured]) -> str:
     low, high = (round(edge(run.rate_rps for run in runs)) for edge in (min, max)) if runs else (0, 0)
     return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _left_out(overloaded: Sequence[Measured]) -> list[str]:
+    """How many runs of each scenario and policy do not count."""
+    counts = Counter((run.scenario, run.variant) for run in overloaded)
+    return [f"`{scenario}` under `{policy}` {count}" for (scenario, policy), count in counts.items()]
 
 
 def _machine(run: Measured) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 DEFAULT_SCENARIOS = ("one", "two", "load-80", "bursts", "all")
 DEFAULT_POLICIES = ("leastconn", "random2", "slackwater-lc", "slackwater-lb-lc", "slackwater-lb-random")
 DEFAULT_HAPROXY = "haproxy"
+DEFAULT_ROUNDS = 5
+"""Of scenarios that are not drawn."""
 
 
 def usual_first(names: Iterable[str], usual: Sequence[str]) -> tuple[str, ...]:

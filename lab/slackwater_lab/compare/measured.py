@@ -10,6 +10,7 @@ import msgspec
 
 from slackwater_lab import cells
 from slackwater_lab.cluster.machines import HostKind
+from slackwater_lab.compare.overload import RunLoad
 
 FORMAT = 2
 MACHINE = ("cpu", "cores", "last_level_cache_mib", "kernel")
@@ -44,6 +45,13 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Figures of `slackwater_lab.experiment.measures` before the first neighbour."""
     loud: dict[str, float | None]
     """The same from the first neighbour to the last, and `results.ANSWERS`."""
+    machine_load: RunLoad | None = None
+    """None: of a time before it was recorded."""
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether the machine carried it, as far as that was recorded; else it does not count."""
+        return self.machine_load is None or self.machine_load.is_carried
 
     @property
     def block(self) -> Block:
@@ -71,6 +79,11 @@ def machine_of(facts: Mapping[str, Any]) -> str:
 def read(path: Path) -> list[Measured]:
     """All runs that were measured, oldest first; none where there is no file. Raises ExperimentError, OSError."""
     return cells.read(path, Measured, FORMAT, "a run of a comparison")
+
+
+def parted(runs: Sequence[Measured]) -> tuple[list[Measured], list[Measured]]:
+    """Those that count, and those that the machine did not carry."""
+    return [run for run in runs if run.is_carried], [run for run in runs if not run.is_carried]
 
 
 def as_runs(measured: Sequence[Measured]) -> list[dict[str, Any]]:

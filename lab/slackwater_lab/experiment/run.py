@@ -16,6 +16,7 @@ from slackwater_lab.cluster.balancer import BASE_WEIGHT
 from slackwater_lab.cluster.commit import commit
 from slackwater_lab.cluster.lab import Lab
 from slackwater_lab.cluster.load import Demand, joined
+from slackwater_lab.cluster.machine_load import MachineLoad
 from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.experiment import cost, recording
 from slackwater_lab.experiment.balancer_watch import BalancerWatch
@@ -168,6 +169,7 @@ def _measured(
         before, before_s = cost.look(lab), time.monotonic()
         retries = lab.balancer.retries()
         watch = stack.enter_context(BalancerWatch(lab.balancer.snapshot))
+        machine_load = stack.enter_context(MachineLoad(lab))
         loads = [lab.load(demand, lasts_s, runner.url)]
         begin_s = loads[0].begin_mono_s
         begin_unix_s = time.time() - (time.monotonic() - begin_s)
@@ -192,10 +194,12 @@ def _measured(
                 loads.append(lab.load(rate, more.end_s - more.begin_s, runner.url))
             time.sleep(POLL_S)
         neighbours.stop()
+        carried = machine_load.since_last()
         costs = cost.between(before, cost.look(lab), time.monotonic() - before_s)
         _until_back(lab, runner, demand, watch)
         end_s = time.monotonic()
-        requests = joined([load.finish() for load in loads])
+        parts = [load.finish() for load in loads]
+        requests = joined(parts)
     past = sorted(neighbours.past, key=lambda noise: noise.on_mono_s)
     on_s = past[0].on_mono_s if past else on_s
     off_s = max((noise.off_mono_s or noise.on_mono_s for noise in past), default=on_s + scenario.seconds)
@@ -231,6 +235,11 @@ def _measured(
             "taken": [aimed.as_fact() for aimed in dict.fromkeys(aims.values())],
             "cpu": used.used,
             "cost": costs,
+            "machine_load": {
+                "busy_share": round(carried.busy_share - carried.low_share, 3),
+                "wait_ms": round(carried.wait_ms, 3),
+                "late_ms": round(parts[0].generator_late_ms(demand.connections), 3),
+            },
             "retries": lab.balancer.retries() - retries,
             "turned": [
                 {

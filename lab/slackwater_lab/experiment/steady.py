@@ -32,22 +32,8 @@ def default_demand(settings: LabSettings) -> tuple[float | None, float | None]:
     return (None, VM_LOAD) if settings.kind != "cgroup" else (APPLICATIONS[settings.app].rate_rps, None)
 
 
-def served_rps(lab: Lab) -> float:
-    """Requests per second that the hosts answer, each asked directly for as many as it can (a closed loop)."""
-    full = Demand(clients=2 * lab.settings.php_children)
-    stay(lab, time.monotonic() + SETTLE_S)
-    loads = [lab.load(full, CALIBRATION_S, f"http://{host.address}") for host in lab.hosts]
-    return sum(len(load.finish().seconds) for load in loads) / CALIBRATION_S
-
-
 def capacity_rps(lab: Lab) -> float:
-    """Requests per second at which the hosts' quotas are full.
-
-    From the CPU time that a request takes in calm; of virtual machines, which use CPU time for more than requests, from
-    what they answer in a closed loop.
-    """
-    if lab.settings.kind != "cgroup":
-        return served_rps(lab)
+    """Requests per second at which the hosts' quotas are full, by the CPU time that a request takes in calm."""
     demand = Demand(rate_rps=lab.app.rate_rps / 2)
     lab.load(demand, SETTLE_S).finish()
     before_s = lab.vm_cpu_s()
