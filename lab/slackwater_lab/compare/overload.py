@@ -16,8 +16,8 @@ MOST_WAIT_MS = 3.0
 MOST_LATE_MS = 10.0
 RULE = (
     f"A run counts when the machine's processors were busy for at most {MOST_BUSY:.0%} of its time (without programs of"
-    f" a lower priority), a process with a host's weight waited at most {MOST_WAIT_MS:g} ms for a processor each time it"
-    f" woke, in the mean, on each processor, and the load generator sent 99% of the requests for which it had a"
+    f" a lower priority), a process with a host's weight waited at most {MOST_WAIT_MS:g} ms for a processor each time"
+    f" it woke, in the mean, on each processor, and the load generator sent 99% of the requests for which it had a"
     f" connection at most {MOST_LATE_MS:g} ms late. Else it is measured again."
 )
 
