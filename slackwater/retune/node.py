@@ -135,7 +135,11 @@ class RetunedNode(OrderedNode):
         if value != RELEASE:
             return "calm, with latency to spare"
         is_lowered = knob == FREQUENCY and self._is_lowered
-        over = "a trial with its own value: is the neighbour still there?" if self.stage.on_trial else "the episode is over"
+        over = (
+            "a recheck with its own value: is the neighbour still there?"
+            if self.stage.on_recheck
+            else "the episode is over"
+        )
         return "no longer calm with latency to spare" if is_lowered else over
 
     # --- for a search

@@ -9,11 +9,11 @@ from slackwater.core.config import RetuneSettings
 RETURNS_WITHIN = 10.0
 """A node that comes back within this many times `leave_after_s` must look well for twice as long next time."""
 LONGEST_LEAVE_S = 300.0
-TRIAL_AFTER_S = 120.0
-"""A node with the knowledge base's values gets its own back after this time, so that its signs are those of its own values
-again: more children may make requests as dear as a neighbour does. Each trial of an episode waits twice as long."""
-LONGEST_TRIAL_S = 1920.0
-TRIAL_S = 15.0
+RECHECK_AFTER_S = 120.0
+"""A node with the knowledge base's values gets its own back after this time, so that its signs are those of its own
+again: more children may make requests as dear as a neighbour does. Each recheck of an episode waits twice as long."""
+LONGEST_RECHECK_S = 1920.0
+RECHECK_S = 15.0
 """In this time a node gets its own values back, and its signs follow."""
 
 
@@ -38,10 +38,10 @@ class Stage:
     why: str = ""
     since_s: float | None = None
     """Since when the node has been affected; None while it is not."""
-    on_trial: bool = False
+    on_recheck: bool = False
     """It left with a sign of a neighbour, to see whether that is still there with the node's own values."""
     _entered_s: float | None = None
-    _trial_after_s: float = TRIAL_AFTER_S
+    _recheck_after_s: float = RECHECK_AFTER_S
     _well_since_s: float | None = None
     _left_s: float | None = None
     _leave_after_s: float = 0.0
@@ -55,14 +55,14 @@ class Stage:
             return self._well(now_s)
         self._well_since_s = None
         since_s = now_s if affected.since_s is None else min(now_s, affected.since_s)
-        if self.on_trial and self._left_s is not None:
-            since_s = max(since_s, self._left_s + TRIAL_S)
+        if self.on_recheck and self._left_s is not None:
+            since_s = max(since_s, self._left_s + RECHECK_S)
         self.since_s = since_s if self.since_s is None else min(self.since_s, since_s)
         if self.entered:
             self.severity = max(self.severity, affected.severity)
             self._entered_s = now_s if self._entered_s is None else self._entered_s
-            is_due = self.settings.policy == "knowledge" and now_s - self._entered_s >= self._trial_after_s
-            return is_due and self._leave(now_s, on_trial=True)
+            is_due = self.settings.policy == "knowledge" and now_s - self._entered_s >= self._recheck_after_s
+            return is_due and self._leave(now_s, on_recheck=True)
         lasted_s = now_s - self.since_s
         if lasted_s >= self.settings.long_after_s:
             return self._enter(now_s, affected, f"for {lasted_s:.0f} s")
@@ -79,8 +79,8 @@ class Stage:
         again = left_s is not None and now_s - left_s < RETURNS_WITHIN * settings.leave_after_s
         longer_s = min(LONGEST_LEAVE_S, max(settings.leave_after_s, 2.0 * self._leave_after_s))
         self._leave_after_s = longer_s if again else settings.leave_after_s
-        self._trial_after_s = min(LONGEST_TRIAL_S, 2.0 * self._trial_after_s) if again else TRIAL_AFTER_S
-        self.on_trial, self._entered_s = False, now_s
+        self._recheck_after_s = min(LONGEST_RECHECK_S, 2.0 * self._recheck_after_s) if again else RECHECK_AFTER_S
+        self.on_recheck, self._entered_s = False, now_s
         self.entered, self.severity = True, affected.severity
         self.why = f"{affected.why}, {how_long}"
         return True
@@ -92,11 +92,11 @@ class Stage:
         self._well_since_s = now_s if self._well_since_s is None else self._well_since_s
         if now_s - self._well_since_s < max(self._leave_after_s, self.settings.leave_after_s):
             return False
-        return self._leave(now_s, on_trial=False)
+        return self._leave(now_s, on_recheck=False)
 
-    def _leave(self, now_s: float, *, on_trial: bool) -> bool:
+    def _leave(self, now_s: float, *, on_recheck: bool) -> bool:
         self.entered, self.severity, self.since_s, self._well_since_s = False, 0.0, None, None
-        self._left_s, self._entered_s, self.on_trial = now_s, None, on_trial
+        self._left_s, self._entered_s, self.on_recheck = now_s, None, on_recheck
         return True
 
 

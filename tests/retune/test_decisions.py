@@ -17,7 +17,7 @@ from slackwater.core.messages import Cpu, KnobState, Sample, Sched
 from slackwater.retune.best_values import BestValues, band
 from slackwater.retune.cpu_starvation import FULL, CpuStarvation, is_starved, stretch_of
 from slackwater.retune.knowledge import SHIPPED, KnowledgeError, Rule, load, value_for
-from slackwater.retune.stage import TRIAL_AFTER_S, TRIAL_S, Affected, Stage, has_room
+from slackwater.retune.stage import RECHECK_AFTER_S, RECHECK_S, Affected, Stage, has_room
 from tests.support.paths import ROOT
 
 TIMING = RetuneSettings(long_after_s=30.0, no_room_after_s=5.0, leave_after_s=10.0)
@@ -204,21 +204,21 @@ def test_who_comes_back_soon_must_look_well_for_longer() -> None:
     assert play(stage, 200.0, None, from_s=73.0) == 93.0
 
 
-def test_a_node_that_still_looks_affected_gets_its_own_values_back_for_a_trial() -> None:
+def test_a_node_that_still_looks_affected_gets_its_own_values_back_for_a_recheck() -> None:
     """Its new values may make requests as dear as a neighbour does, so its signs prove nothing for ever."""
     stage = Stage(TIMING)
     lasting = Affected(0.6, "run delay", since_s=0.0)
     assert play(stage, 100.0, lasting) == 30.0
-    assert play(stage, 1000.0, lasting, from_s=30.5) == 30.0 + TRIAL_AFTER_S
-    assert stage.on_trial
+    assert play(stage, 1000.0, lasting, from_s=30.5) == 30.0 + RECHECK_AFTER_S
+    assert stage.on_recheck
     assert play(stage, 1000.0, None, from_s=151.0) == -1.0, "the neighbour has gone"
     stage = Stage(TIMING)
     play(stage, 30.0, lasting)
     left_s = play(stage, 1000.0, lasting, from_s=30.5)
     entered_s = play(stage, 1000.0, lasting, from_s=left_s + 0.5)
-    assert entered_s == left_s + TRIAL_S + TIMING.long_after_s, "it is still there: counted from its own values on"
-    assert not stage.on_trial
-    assert play(stage, 1000.0, lasting, from_s=entered_s + 0.5) == entered_s + 2 * TRIAL_AFTER_S
+    assert entered_s == left_s + RECHECK_S + TIMING.long_after_s, "it is still there: counted from its own values on"
+    assert not stage.on_recheck
+    assert play(stage, 1000.0, lasting, from_s=entered_s + 0.5) == entered_s + 2 * RECHECK_AFTER_S
 
 
 def test_a_search_tries_values_itself() -> None:
