@@ -87,7 +87,7 @@ class Stage:
 
     def _well(self, now_s: float) -> bool:
         if not self.entered:
-            self.since_s = None
+            self.since_s, self.on_recheck = None, False
             return False
         self._well_since_s = now_s if self._well_since_s is None else self._well_since_s
         if now_s - self._well_since_s < max(self._leave_after_s, self.settings.leave_after_s):

@@ -212,6 +212,7 @@ def test_a_node_that_still_looks_affected_gets_its_own_values_back_for_a_recheck
     assert play(stage, 1000.0, lasting, from_s=30.5) == 30.0 + RECHECK_AFTER_S
     assert stage.on_recheck
     assert play(stage, 1000.0, None, from_s=151.0) == -1.0, "the neighbour has gone"
+    assert not stage.on_recheck
     stage = Stage(TIMING)
     play(stage, 30.0, lasting)
     left_s = play(stage, 1000.0, lasting, from_s=30.5)
