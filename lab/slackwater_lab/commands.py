@@ -112,6 +112,11 @@ def second_stage_(
 
     all-noisy: values from the knowledge base; search: values that are found by trying.
     """
+    if settings.kind == "uml" and scenario == "all-noisy" and set(knobs or (CHILDREN,)) == {CHILDREN}:
+        raise click.UsageError(
+            f"a guest has one CPU, so its {CHILDREN} is left alone by the knowledge base: expected `--scenario search`,"
+            " or another --knob"
+        )
     settings = replace(settings, php_children=children, retunable=True)
     test = SecondStageTest(scenario, noise, seconds, rounds, clients, knobs or (CHILDREN,))
     with Lab(settings, progress) as cluster:

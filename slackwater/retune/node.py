@@ -43,6 +43,8 @@ class RetunedNode(OrderedNode):
         """Since when it has been calm with latency to spare."""
         self._is_lowered = False
         """Its frequency was lowered since the last episode, because of that."""
+        self._cpus: float | None = None
+        """CPUs of its machine; None: not known, as where a cgroup's quota is all that is measured."""
 
     def may_set(self, knob: str) -> bool:
         return knob not in self._settings.leave_alone
@@ -51,6 +53,8 @@ class RetunedNode(OrderedNode):
 
     def see_sample(self, sample: Sample, now_s: float) -> None:  # noqa: ARG002
         self.starvation.see(sample)
+        if sample.cpu is not None and sample.cpu.scope == "system":
+            self._cpus = sample.cpu.cores or self._cpus
 
     def see_verdict(self, verdict: Verdict, now_s: float) -> None:
         super().see_verdict(verdict, now_s)
@@ -107,8 +111,9 @@ class RetunedNode(OrderedNode):
             value: Value | None = None
             if name in tried:
                 value = tried[name] if tried[name] != knob.baseline else None
-            elif name in self._knowledge and name != MAXCONN and not (searches and self._knowledge[name].factor):
-                value = value_for(self._knowledge[name], knob, self.stage.severity)
+            elif (rule := self._knowledge.get(name)) is not None and name != MAXCONN and not (searches and rule.factor):
+                has_enough = self._cpus is None or self._cpus >= rule.least_cpus
+                value = value_for(rule, knob, self.stage.severity) if has_enough else None
             if value is not None:
                 values[name] = value
         return values

@@ -61,6 +61,7 @@ def test_every_command_has_help_with_an_example() -> None:
     [
         (["record", "--out", "x", "--intensity", "0"], "0.0 is not in the range"),
         (["demo", "--balance", "first"], "'first' is not one of"),
+        (["second-stage", "--hosts", "uml"], "expected `--scenario search`, or another --knob"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_starts(arguments: list[str], says: str) -> None:

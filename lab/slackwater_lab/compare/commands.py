@@ -92,9 +92,9 @@ def compare(
             count = blocks.Blocks(out, pieces.data, settings, progress).run(left, all_runs, pieces.until_mono_s)
             progress(f"{count} runs are left; the same command goes on" if count else "everything is measured")
     finally:
-        all_runs, overloaded = (filter(question.asks_for, part) for part in measured.parted(measured.read(pieces.data)))
-        runs = sorted(all_runs, key=question.place)
-        pieces.write_page(partial(comparison_page.page, runs, overloaded=list(overloaded)))
+        carried, overloaded = measured.parted(filter(question.asks_for, measured.read(pieces.data)))
+        runs = sorted(carried, key=question.place)
+        pieces.write_page(partial(comparison_page.page, runs, overloaded=overloaded))
     _show(runs, question, json_file, drawn=bool(drawn))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,9 +81,13 @@ def read(path: Path) -> list[Measured]:
     return cells.read(path, Measured, FORMAT, "a run of a comparison")
 
 
-def parted(runs: Sequence[Measured]) -> tuple[list[Measured], list[Measured]]:
+def parted(runs: Iterable[Measured]) -> tuple[list[Measured], list[Measured]]:
     """Those that count, and those that the machine did not carry."""
-    return [run for run in runs if run.is_carried], [run for run in runs if not run.is_carried]
+    carried: list[Measured] = []
+    overloaded: list[Measured] = []
+    for run in runs:
+        (carried if run.is_carried else overloaded).append(run)
+    return carried, overloaded
 
 
 def as_runs(measured: Sequence[Measured]) -> list[dict[str, Any]]:
