@@ -114,7 +114,11 @@ class Explainer:
 
 def with_failures(verdicts: list[Verdict], failing: Failing, *, worded: bool) -> list[Verdict]:
     """The Verdicts of a tick, with the state `errors` where a server is in an episode of it; what else is known of such
-    a server stands behind it. `worded`: with reasons."""
+    a server stands behind it. The state after it begins at its end, however long it stood behind it. `worded`: with
+    reasons."""
+    for row in np.flatnonzero(~failing.on & (failing.since_unix_s > 0.0)).tolist():
+        since_unix_s = max(verdicts[row].since_unix_s, float(failing.since_unix_s[row]))
+        verdicts[row] = msgspec.structs.replace(verdicts[row], since_unix_s=since_unix_s)
     for row in np.flatnonzero(failing.on).tolist():
         share, peers = float(failing.recent[row]), float(failing.peers_recent[row])
         path = [f"{share:.0%} of its requests fail, and {peers:.0%} of its peers'", ONLY_REQUESTS] if worded else []

@@ -10,8 +10,9 @@ Two questions about each server's failures (status 500 and above, resets, refuse
   second: of the pool's good answers far fewer are its own than its peers' number and its own past say.
 
 A server that fails loses good answers. A client that provokes failures on one server adds them to as many good answers
-as before, so the second sum does not rise, and nobody can drain a server by failures. What most peers share (a deploy
-on all, a broken route) is no server's own, and ends an episode at once.
+as before, so the second sum does not rise, and nobody can drain a server by failures. Where a server draws nearly all
+requests its peers have few good answers to compare with, so its own of before count. What most peers share (a deploy on
+all, a broken route) is no server's own, and ends an episode at once.
 
 A server that fails gets no requests, so only a trial shows that it is well again: each request is evidence.
 """
@@ -64,6 +65,8 @@ LEAST_PAST_S = 3.0
 MOST_GROWTH = 1.5
 """The peers' good answers count up to so many times the usual. More of them are new load, as of a client that chooses
 its servers, and no load that this server lost."""
+WHOLE_S = 1.0
+"""The pool's requests are averaged over this time."""
 LATELY_S = 3.0
 """A server without requests for this long is no peer to compare with."""
 MOST_CERTAIN = 0.98
@@ -72,9 +75,12 @@ MEMORY_S = 60.0
 """Without requests the probability that a server still fails falls to 1/e in this time."""
 REPORTED_S = 2.0
 """The balancer's word is used for this long."""
+LEAST_COVERED_S = 1e-3
+"""A Sample that covers no time has no rates: it counts as one of this length."""
+MOST_RPS = 1e6
+"""No server answers more requests in a second: a larger number is no measurement, and would hide all other servers'."""
 Reported = tuple[float, float, float]
-"""What the balancer shows of a node: requests per second (NaN: not known), failures per second, weight over baseline
-weight."""
+"""What the balancer shows of a node: requests and failures per second (NaN: not counted), weight over full weight."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class Failing:
     on: Bools
     """The server is in an episode of `errors`."""
     since_unix_s: Floats
-    """When that began."""
+    """When that began; of another server when its last one ended, 0 where there was none."""
     began: Bools
     ended: Bools
     probability: Floats
@@ -109,6 +115,8 @@ class Failures(SlotArrays):
     """Time of the last Sample, and of the last one with requests."""
     _good_rps: Floats
     """Good answers per second of the last Sample."""
+    _rps: Floats
+    """Requests per second, averaged over `WHOLE_S`."""
     _recent: Floats
     _window: Floats
     """(slots, 2) requests and failures: the last ones, and of about `WINDOW_S`."""
@@ -122,6 +130,7 @@ class Failures(SlotArrays):
     """Whether it fails well above its peers."""
     on: Bools
     _since_unix_s: Floats
+    """As `Failing.since_unix_s`."""
     _probability: Floats
     _reported: Floats
     """(slots, 4) the balancer's last word: its time, and `Reported`."""
@@ -133,6 +142,7 @@ class Failures(SlotArrays):
             _heard_s=-np.inf,
             _asked_s=-np.inf,
             _good_rps=0.0,
+            _rps=0.0,
             _recent=np.zeros(2),
             _window=np.zeros(2),
             _past=np.zeros(3),
@@ -166,13 +176,14 @@ class Failures(SlotArrays):
 
         `fresh`, `in_episode`: (slots,) whether a node is heard of, and is slow by itself.
         """
-        period_s = np.minimum(filled(columns["period_s"], REFERENCE_S), MOST_COVERED_S)
+        period_s = clipped(filled(columns["period_s"], REFERENCE_S), LEAST_COVERED_S, MOST_COVERED_S)
         good, failed = self._counts(now_s, slots, columns, period_s)
         ended = good + failed
         since_s = np.minimum(now_s - self._heard_s[slots], 1e6)
         self._heard_s[slots] = now_s
         self._asked_s[slots] = np.where(ended > 0.0, now_s, self._asked_s[slots])
         self._good_rps[slots] = good / period_s
+        self._rps[slots] += (1.0 - np.exp(-since_s / WHOLE_S)) * (ended / period_s - self._rps[slots])
         passed = np.minimum(ended / RECENT_REQUESTS, since_s / RECENT_S)  # without requests the last shares stay
         for sums, kept in ((self._recent, np.exp(-passed)), (self._window, np.exp(-since_s / WINDOW_S))):
             sums[slots] = kept[:, None] * sums[slots] + np.column_stack([ended, failed])
@@ -181,9 +192,10 @@ class Failures(SlotArrays):
         says = self._says_fails(slots, good, failed, peers_recent)
         says = np.minimum(says, self.threshold * period_s / np.where(answers, LEAST_S, REFUSES_S))
         on = self.on[slots]
-        alike = on & (peers_recent >= 0.5 * recent) & (recent > FAILS_LEAST)
+        common = peers_recent >= 0.5 * recent
+        alike = on & common & (recent > FAILS_LEAST)
         self._fails[slots] = np.where(on, 0.0, np.clip(self._fails[slots] + says, 0.0, self.threshold))
-        loses = self._says_loses(now_s, slots, good, period_s, fresh & ~in_episode)
+        loses = self._says_loses(now_s, slots, good, period_s, fresh & ~in_episode, common)
         held = on | self._is_lowered(now_s, slots)
         self._loses[slots] = np.where(held, 0.0, np.clip(self._loses[slots] + loses, 0.0, self.threshold))
         begins = ~on & (np.minimum(self._fails[slots], self._loses[slots]) >= self.threshold - 1e-9)
@@ -191,7 +203,7 @@ class Failures(SlotArrays):
         timed_out = now_s - self._asked_s[slots] >= NO_REQUESTS_TIMEOUT_S
         ends = on & (alike | timed_out | (self._well[slots] >= self.threshold))
         self._begin(slots[begins], label_unix_s[begins])
-        self._end(slots[ends])
+        self._end(slots[ends], label_unix_s[ends])
         self._learn(slots, ended, failed, period_s, ~held & (self._fails[slots] <= 0.0) & (ended > 0.0))
         share, peers = self._well_above(now_s, slots, fresh)
         return Failing(
@@ -208,18 +220,21 @@ class Failures(SlotArrays):
         )
 
     def _counts(self, now_s: float, slots: Ints, columns: Columns, period_s: Floats) -> tuple[Floats, Floats]:
-        """(M,) good answers and failures of the Samples; for a monitor's with what the balancer counts: connections
-        that were refused, and no health checks, which a server may answer well while its users' requests fail."""
-        rps, failed = filled(columns["traffic.rps"], 0.0), filled(columns["traffic.errors_per_s"], 0.0)
+        """(M,) good answers and failures of the Samples. Where the balancer counts failures, these are a monitor's: it
+        sees no connection that was refused, and a machine also answers, well or not, health checks and who asks it past
+        the balancer. Good answers are the monitor's, which are newer, as far as they may be the balancer's."""
+        rps, failed = (
+            np.minimum(filled(columns[f"traffic.{name}"], 0.0), MOST_RPS) for name in ("rps", "errors_per_s")
+        )
         reported_s, reported_rps, reported_failed, _ = self._reported[slots].T
         told = (now_s - reported_s <= REPORTED_S) & ~(columns["balancer.only"] > 0.0)
-        failed = np.where(told, np.maximum(failed, reported_failed), failed)
-        known = told & ~np.isnan(reported_rps)
-        rps = np.where(known, np.where(rps > 0.0, np.minimum(rps, reported_rps), reported_rps), rps)
-        return np.maximum(rps - failed, 0.0) * period_s, failed * period_s
+        told &= ~np.isnan(reported_rps + reported_failed)
+        good, most = np.maximum(rps - failed, 0.0), np.maximum(reported_rps - reported_failed, 0.0)
+        good = np.where(told, np.where(rps > 0.0, np.minimum(good, most), most), good)
+        return good * period_s, np.where(told, reported_failed, failed) * period_s
 
     def _is_lowered(self, now_s: float, slots: Ints) -> Bools:
-        """(M,) whether a server has less than its baseline weight: it has fewer good answers for that reason."""
+        """(M,) whether a server has less than its full weight: it has fewer good answers for that reason."""
         reported_s, _, _, part = self._reported[slots].T
         return np.asarray((now_s - reported_s <= REPORTED_S) & (part < 1.0))
 
@@ -249,12 +264,14 @@ class Failures(SlotArrays):
         fails = np.maximum(FAILS, (1.0 + usual) / 2.0)
         return np.asarray(failed * np.log(fails / usual) + good * np.log((1.0 - fails) / (1.0 - usual)))
 
-    def _says_loses(self, now_s: float, slots: Ints, good: Floats, period_s: Floats, comparable: Bools) -> Floats:
+    def _says_loses(
+        self, now_s: float, slots: Ints, good: Floats, period_s: Floats, comparable: Bools, common: Bools
+    ) -> Floats:
         """(M,) log-likelihood ratio of a server that loses `LOSES` of its good answers against one that loses none, by
         its share of the good answers at the time. As its part counts the lower of what its past and its peers say, so
         whoever raises one of them before gains nothing.
 
-        `comparable`: (slots,) servers whose good answers are not lowered by us.
+        `comparable`: (slots,) servers whose good answers are not lowered by us; `common`: (M,) its peers fail too.
         """
         peers = comparable & (now_s - self._asked_s <= LATELY_S) & ~self.on
         is_peer = peers[slots]
@@ -270,7 +287,23 @@ class Failures(SlotArrays):
         whole, less = ratio / (1.0 + ratio), ratio * (1.0 - LOSES) / (1.0 + ratio * (1.0 - LOSES))
         whole, less = np.maximum(whole, 1e-9), np.maximum(less, 1e-10)
         says = good * np.log(less / whole) + rps * period_s * np.log((1.0 - less) / (1.0 - whole))
-        return np.where(count > 0, says, 0.0)
+        draws = self._says_draws(slots, good, period_s, peers, np.minimum(usual_rps[slots], usual * even))
+        return np.where(count > 0, np.where((says >= 0.0) & ~common, np.maximum(says, draws), says), 0.0)
+
+    def _says_draws(self, slots: Ints, good: Floats, period_s: Floats, peers: Bools, usual_rps: Floats) -> Floats:
+        """(M,) the same ratio by how many good answers the servers had before (`usual_rps`), where the pool has as many
+        requests as then. Under least connections a server that fails at once draws nearly all of them, so its peers
+        have hardly any good answers to compare with. More requests than before may be those of a client that provokes
+        failures: they say nothing."""
+        ended, _, seconds = self._past.T
+        before_rps = ended / np.maximum(seconds, LEAST_PAST_S)
+        others = peers[slots]
+        now = self._rps[peers].sum() + np.where(others, 0.0, self._rps[slots])
+        before = before_rps[peers].sum() + np.where(others, 0.0, before_rps[slots])
+        growth = now / np.maximum(before, 1e-9)
+        expected = usual_rps * np.minimum(growth, 1.0) * period_s
+        says = np.minimum(good * math.log(1.0 - LOSES) + LOSES * expected, self.threshold * period_s / LEAST_S)
+        return np.where((growth <= MOST_GROWTH) & (seconds[slots] >= LEAST_PAST_S), says, 0.0)
 
     def _follow(self, slots: Ints, on: Bools, says: Floats, since_s: Floats, period_s: Floats) -> None:
         """Weighs the requests of the slots that are in an episode."""
@@ -284,9 +317,9 @@ class Failures(SlotArrays):
         self.on[slots], self._since_unix_s[slots] = True, label_unix_s
         self._probability[slots], self._well[slots] = MOST_CERTAIN, 0.0
 
-    def _end(self, slots: Ints) -> None:
+    def _end(self, slots: Ints, label_unix_s: Floats) -> None:
         """The server is well, or all are alike: what it failed before says nothing any more."""
-        self.on[slots], self._named[slots] = False, False
+        self.on[slots], self._named[slots], self._since_unix_s[slots] = False, False, label_unix_s
         for sums in (self._fails, self._loses, self._well, self._probability, self._window):
             sums[slots] = 0.0
 
@@ -339,7 +372,8 @@ def reported(cycle: Cycle, node_of: Mapping[str, str]) -> dict[str, Reported]:
     for server in cycle.servers:
         node = node_of.get(server.server, server.server)
         rps, failed, part = by_node.get(node, (0.0, 0.0, 1.0))
-        part = min(part, server.weight / server.baseline if server.baseline else 1.0)
+        part = min(part, server.weight / server.full_weight if server.full_weight else 1.0)
         rps += math.nan if server.rps is None else server.rps
-        by_node[node] = rps, failed + (server.errors_per_s or 0.0), part
+        failed += math.nan if server.errors_per_s is None else server.errors_per_s
+        by_node[node] = rps, failed, part
     return by_node

@@ -91,7 +91,7 @@ class ReplacedPool:
         self._busy: asyncio.Task[None] | None = None
         self._is_first = True
         self._boots: dict[str, tuple[str, float]] = {}
-        """Node -> the boot of its last Sample, and when that came."""
+        """Node -> the boot of its monitor's last Sample, and when that came."""
         self._awaited: dict[str, tuple[str, str]] = {}
         """Node that was replaced -> its boot before, and the replacement's id."""
         self._unrecorded: list[tuple[str, ChangeCause, str, str]] = []
@@ -104,7 +104,7 @@ class ReplacedPool:
         """Takes a message of this pool."""
         if isinstance(message, Cycle):
             self.cycle = message
-        elif isinstance(message, Sample):
+        elif isinstance(message, Sample) and message.source == "monitor":  # the balancer's tell of its own boot
             self._boots[message.node] = message.boot_id, self._clock()
 
     def forget(self) -> None:

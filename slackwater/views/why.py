@@ -83,7 +83,7 @@ class Episode(msgspec.Struct):
     until_unix_s: float | None
     """None: it goes on, or went on when its node was last judged (`unseen_since_unix_s`)."""
     severity: float
-    """The highest share of a node's calm capacity that was lost."""
+    """The highest share of a node's calm capacity that was lost, in `errors` of its requests that failed."""
     path: list[str]
     """The reasons when the leading part began."""
     resource: Resource | None
@@ -109,6 +109,13 @@ class Episode(msgspec.Struct):
     def who(self) -> str:
         """Its node, or the pool with all its nodes, in words."""
         return self.node if self.state != "all_slow" else f"pool {self.pool} ({listed(self.nodes)})"
+
+    @property
+    def lost(self) -> str:
+        """What it cost at most, in words."""
+        if self.state == "errors":
+            return f"at most {self.severity:.0%} of its requests failed"
+        return f"it lost at most {self.severity:.0%} of its capacity"
 
     def began(self, node: str, since_ms: int) -> bool:
         """Whether a part of it began on this node at this time (Unix milliseconds)."""
@@ -270,8 +277,7 @@ def as_text(episode: Episode) -> str:
     resource = f" ({episode.resource})" if episode.resource not in (None, "unclear") else ""
     who = f"{episode.node} ({episode.pool})" if episode.state != "all_slow" else episode.who
     lines = [
-        f"{who}: {episode.state}{resource} since {_clock(since, '%Y-%m-%d %H:%M:%S')},"
-        f" {lasted}; it lost at most {episode.severity:.0%} of its capacity",
+        f"{who}: {episode.state}{resource} since {_clock(since, '%Y-%m-%d %H:%M:%S')}, {lasted}; {episode.lost}",
         *(f"  because {reason}" for reason in episode.path),
         *([f"  now: {episode.now}"] if episode.now and episode.now not in episode.path else []),
         *([f"  {describe_mark(episode.marked)}"] if episode.marked is not None else []),

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from slackwater.detector.classify.failures import LEAST_S, WELL_S, Failing, Failures
+from slackwater.core.messages import Cycle, ServerState
+from slackwater.detector.classify.failures import LEAST_S, WELL_S, Failing, Failures, reported
 from slackwater.detector.classify.failures import bound as chernoff
 from slackwater.detector.features.columns import Floats
 from tests.support.seeds import seeds
@@ -102,6 +103,19 @@ def test_a_server_that_fails_at_once_is_in_an_episode_within_two_seconds(
 
 
 @pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("servers", [2, 3])
+def test_a_server_that_draws_nearly_all_requests_and_fails_them_leaves_its_peers_little_to_compare_with(
+    seed: int, servers: int
+) -> None:
+    """Under least connections, with pages of half a second: the peers answer two requests a second."""
+    pool = Pool(servers=servers, seed=seed).run(60.0, lambda _: [(20.0, 0.02)] * servers)
+    drawn_rps = 20.0 * servers - 2.0 * (servers - 1)
+    pool.run(5.0, lambda _: [(0.0, drawn_rps), *[(2.0, 0.0)] * (servers - 1)])
+    ((began_s, server),) = pool.episodes
+    assert (server, began_s - 60.0 <= 2.41) == (0, True), began_s - 60.0
+
+
+@pytest.mark.parametrize("seed", seeds(3))
 def test_it_ends_with_good_answers_and_not_with_time(seed: int) -> None:
     pool = Pool(seed=seed).run(30.0, calm).run(3.0, lambda _: [(0.0, 20.0), (20.0, 0.0), (20.0, 0.0)])
     pool.run(40.0, lambda _: [(0.0, 0.0), (30.0, 0.0), (30.0, 0.0)])
@@ -129,6 +143,42 @@ def test_answers_to_health_checks_do_not_show_a_monitor_that_a_drained_server_is
     assert pool.failures.on[0]
     assert pool.last is not None
     assert pool.last.probability[0] > 0.6
+
+
+@pytest.mark.parametrize(
+    ("outside", "fails"), [((0.0, 60.0), False), ((60.0, 0.0), True)], ids=["they fail", "they are answered well"]
+)
+def test_requests_past_the_balancer_say_nothing_of_those_of_its_users(
+    outside: tuple[float, float], fails: bool
+) -> None:
+    """Whoever reaches a machine itself, or another pool on it, could drain it, or hide that it fails."""
+    users = (0.0, 20.0) if fails else (20.0, 0.0)
+    pool = Pool(is_monitor=True).run(30.0, calm)
+    for _ in range(100):
+        pool.failures.report(pool.now_s + 0.2, {"a": (20.0, users[1], 1.0)}, lambda _: 0)
+        pool.run(0.2, lambda _: [(users[0] + outside[0], users[1] + outside[1]), (20.0, 0.0), (20.0, 0.0)])
+    assert pool.failures.on.tolist() == [fails, False, False]
+    assert pool.last is not None
+    assert np.isfinite(pool.last.peers[0]) == fails, "whether load may be moved to it"
+
+
+def test_a_sample_that_covers_no_time_hides_no_other_server_s_failures() -> None:
+    pool = Pool().run(30.0, calm)
+    pool.period_s = 0.0
+    with np.errstate(all="ignore"):
+        pool._look(np.full((3, 2), 4.0))
+    pool.period_s = PERIOD_S
+    pool.run(4.0, lambda _: [(0.0, 20.0), (20.0, 0.0), (20.0, 0.0)])
+    assert [server for _, server in pool.episodes] == [0]
+
+
+def test_a_server_at_its_weight_in_calm_is_not_lowered() -> None:
+    servers = [
+        ServerState(name, "up", weight, 100, weight, rps=20.0, errors_per_s=0.0, calm_weight=60)
+        for name, weight in (("calm", 60), ("lowered", 30))
+    ]
+    cycle = Cycle(1, "web", 1.8e9, "act", paused=False, balance="random", law="equalise", sentence="", servers=servers)
+    assert reported(cycle, {}) == {"calm": (20.0, 0.0, 1.0), "lowered": (20.0, 0.0, 0.5)}
 
 
 def test_a_rate_that_the_balancer_does_not_count_is_no_rate_of_zero() -> None:
@@ -165,6 +215,15 @@ STORIES: dict[str, Rates] = {
     "such a client, after it raised all good answers": lambda at_s: [
         ((80.0, 0.0) if at_s < 30.0 else (20.0, 200.0)),
         *[(80.0, 0.0) if at_s < 30.0 else (20.0, 0.0)] * 2,
+    ],
+    "such a client, which had half of all good answers before": lambda at_s: [
+        (20.0, 0.0) if at_s < 30.0 else (10.0, 30.0),
+        *[(20.0, 0.0) if at_s < 30.0 else (10.0, 0.0)] * 2,
+    ],
+    "such a client, where there are hardly any requests": lambda at_s: [
+        (3.0, 0.0) if at_s < 30.0 else (3.0, 4.0),
+        (3.0, 0.0),
+        (3.0, 0.0),
     ],
     "failures now and then": lambda _: [(19.0, 1.0), (20.0, 0.0), (20.0, 0.0)],
     "failures in bursts of a third of a second": lambda at_s: [

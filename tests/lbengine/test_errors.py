@@ -220,10 +220,13 @@ def test_a_server_that_answers_500_at_once_gets_nothing_until_a_trial_shows_that
         with haproxy(f"backend web\n    balance {balance}\n{lines}\n") as running:
             site = DrivenHAProxy(running, ports, tmp_path)
             watched = Watched(HAProxy(running.socket, "web", TIMEOUT_S), now_s=site.now_s)
+            seen: list[Verdict] = []
 
             def turn() -> list[int]:
                 """A look and a cycle. The clock is not that of the requests, so a capacity is given."""
-                for verdict in watched.rounds(1, running.request_any, requests=15).values():
+                verdicts = watched.rounds(1, running.request_any, requests=15)
+                seen.append(verdicts["host1"])
+                for verdict in verdicts.values():
                     site.engine.inbox.put(msgspec.structs.replace(verdict, capacity_rps=300.0), watched.now_s)
                 site.engine.cycle(watched.now_s)
                 watched.judge.failures.report(
@@ -238,9 +241,12 @@ def test_a_server_that_answers_500_at_once_gets_nothing_until_a_trial_shows_that
             assert {tuple(turn())[1:] for _ in range(10)} == {(100, 100)}
             BROKEN.discard(ports[0])
             assert any(turn() == [100, 100, 100] for _ in range(60))
+            assert any(turn() and seen[-1].state == "calm" for _ in range(100))
             causes = {change.cause for change in site.changes() if change.what == "weight"}
             whys = [change.why for change in site.changes() if change.cause == "errors"]
             site.journal.close()
+    begins = [verdict.since_unix_s for verdict in seen]
+    assert begins == sorted(begins), "the calm after it began at its end, so its end is known"
     assert {"errors", "tried"} <= causes <= {"errors", "tried", "fast", "calm"}
     assert whys[0].startswith("errors: ")
     assert "of its requests fail, and 0% of its peers'" in whys[0]

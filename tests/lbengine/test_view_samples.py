@@ -74,9 +74,14 @@ def test_exchanges_are_health_checks_while_the_balancer_counts_no_answers() -> N
     begun = sample(hangs, (msgspec.structs.replace(line, oldest_unanswered_ms=20.0), END), complete=True)
     assert begun.traffic is not None
     assert begun.traffic.rps == 4.0, "the balancer counts downloads at their end"
-    idle = sample(msgspec.structs.replace(hangs, in_flight=0), (SnifferLine("10.0.0.1:80", 1), END), complete=True)
-    assert idle.traffic is not None
-    assert idle.traffic.rps == 0.0
+    assert made.traffic.rt_p95_ms is None, "nor are their times those of requests"
+    counted = msgspec.structs.replace(hangs, in_flight=0, errors_per_s=0.0)
+    for complete in (True, False):  # a backup server of which only health checks are seen
+        line = SnifferLine("10.0.0.1:80", 1, 1, rt_p95_ms=0.4, rt_sum_ms=0.4, rt_buckets=[(20, 1)])
+        idle = sample(counted, (line, END), complete=complete)
+        assert idle.traffic is not None
+        assert (idle.traffic.rps, idle.traffic.errors_per_s, idle.traffic.rt_p95_ms) == (0.0, 0.0, None)
+        assert idle.traffic.times is None
 
 
 @pytest.mark.parametrize("times", [None, (SnifferLine("10.0.0.1:80", is_foreign=True), END)])

@@ -348,6 +348,22 @@ def test_the_same_machine_that_comes_back_is_recorded(
     play(balancer, tmp_path, story, script(tmp_path, "exit 0"))
 
 
+def test_what_the_balancer_tells_of_a_machine_is_of_no_boot_of_it(
+    balancer: RealHAProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The boot in such Samples is that of the balancer's host, before and after."""
+    monkeypatch.setattr(replacing, "LOOK_EVERY_S", 0.1)
+
+    async def story(site: ReplacedSite) -> None:
+        site.sample("host1", "balancer-1", source="balancer")
+        await site.until_cause("replaced")
+        site.plan.node, turns = "", site.turns
+        await site.until(lambda: site.turns > turns + 10, "it looks who came back")
+        assert site.causes()[-1] == "replaced"
+
+    play(balancer, tmp_path, story, script(tmp_path, "exit 0"))
+
+
 def test_a_new_machine_of_the_same_name_is_not_taken_for_the_old_one(
     balancer: RealHAProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

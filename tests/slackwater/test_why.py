@@ -101,6 +101,14 @@ def test_the_text_shows_it_in_order_and_each_reason_in_a_sentence(journal: Journ
     assert len(lines) == 6
 
 
+def test_a_server_that_fails_loses_requests_and_no_capacity(tmp_path: Path) -> None:
+    with Journal.open(journal_path(tmp_path)) as made:
+        made.record(verdict("errors", -10.0, -1.0, 0.9))
+        episode = episode_of(made, "web", "web1", {}, NOW)
+    assert episode is not None
+    assert as_text(episode).splitlines()[0].endswith("it goes on; at most 90% of its requests failed")
+
+
 def test_an_episode_that_goes_on_has_no_end(tmp_path: Path) -> None:
     with Journal.open(journal_path(tmp_path)) as made:
         made.record(verdict("interference", -10.0, -1.0, 0.5))

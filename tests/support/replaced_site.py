@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -259,8 +259,8 @@ class ReplacedSite:
             self.turns += 1
             await asyncio.sleep(0.05)
 
-    def sample(self, node: str, boot_id: str) -> None:
-        self.access.take(Sample(1, node, "web", time.time(), boot_id, 1, 1.0))
+    def sample(self, node: str, boot_id: str, source: Literal["monitor", "balancer"] = "monitor") -> None:
+        self.access.take(Sample(1, node, "web", time.time(), boot_id, 1, 1.0, source=source))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -59,7 +59,7 @@ class EpisodePage(msgspec.Struct):
     since_unix_s: float
     until_unix_s: float | None
     lasted: str
-    severity: str
+    lost: str
     path: list[str]
     signals: list[SignalRow]
     done: list[ChangeLine]
@@ -91,6 +91,7 @@ class Listed(msgspec.Struct):
     since_unix_s: float
     lasted: str
     severity: str
+    lost: str
     because: str
     marked: Marked | None
 
@@ -107,6 +108,7 @@ def listed(journal: Journal, pool: str, since_unix_s: float, now_unix_s: float, 
             since_unix_s=episode.since_unix_s,
             lasted=_lasted(episode, now_unix_s),
             severity=percent(episode.severity),
+            lost=episode.lost,
             because=episode.path[0] if episode.path else "",
             marked=episode.marked,
         )
@@ -150,7 +152,7 @@ def page(
         since_unix_s=episode.since_unix_s,
         until_unix_s=episode.until_unix_s,
         lasted=_lasted(episode, now),
-        severity=percent(episode.severity),
+        lost=episode.lost,
         path=episode.path,
         signals=[_signal(episode.node, name, words, unit, before, during, after) for name, words, unit in SIGNALS],
         done=_done(episode.changes),
