@@ -238,7 +238,7 @@ def test_no_run_is_begun_that_would_not_fit(tmp_path: Path, bench: Bench) -> Non
 def test_a_run_that_the_machine_did_not_carry_is_repeated_once_and_counted_apart(tmp_path: Path, bench: Bench) -> None:
     bench.loads |= {number: CARRIED | {"wait_ms": MOST_WAIT_MS + 0.1} for number in (2, 5, 6)}
     printed = measure(tmp_path)
-    assert printed.count("so this run does not count: processors 60% busy, a wait of 3.1 ms for one") == 3
+    assert printed.count("so this run does not count: processors 60% busy, a wait of 1.1 ms for one") == 3
     assert "1 runs are left; the same command goes on" in printed
     carried, overloaded = measured.parted(measured.read(tmp_path / "data.jsonl"))
     assert (len(carried), len(overloaded), len(bench.ran)) == (5, 3, 8)

@@ -8,7 +8,7 @@ import pytest
 
 from slackwater_lab.compare import comparison, comparison_page, results
 from slackwater_lab.compare.measured import Measured
-from slackwater_lab.compare.overload import MOST_BUSY, MOST_LATE_MS, MOST_WAIT_MS, RunLoad
+from slackwater_lab.compare.overload import MOST_LATE_MS, MOST_WAIT_MS, RunLoad
 from tests.support.comparison_files import FACTS, row, rows
 
 LOUD = {
@@ -139,7 +139,7 @@ def test_the_page_has_the_command_that_measured_it() -> None:
 def test_the_page_says_what_was_left_out_and_how_near_the_rest_came_to_the_limits() -> None:
     runs = [row("two", "leastconn", 1), row("two", "leastconn", 2, machine_load=RunLoad(0.62, 0.44, 1.26))]
     assert "Of 1 runs it was not recorded" in comparison_page.page(runs, "data", "page")
-    overloaded = [row("two", "leastconn", 2, machine_load=RunLoad(0.99, 0.4, 1.0))] * 2
+    overloaded = [row("two", "leastconn", 2, machine_load=RunLoad(0.99, 4.0, 1.0))] * 2
     page = comparison_page.page(runs[1:], "data", "page", overloaded)
     assert "**Left out**, as the machine did not carry them: `two` under `leastconn` 2." in page
     assert (
@@ -149,9 +149,9 @@ def test_the_page_says_what_was_left_out_and_how_near_the_rest_came_to_the_limit
 
 
 def test_a_run_above_a_limit_was_not_carried() -> None:
-    most = {"busy_share": MOST_BUSY, "wait_ms": MOST_WAIT_MS, "late_ms": MOST_LATE_MS}
-    assert RunLoad(**most).is_carried
-    assert not any(RunLoad(**most | {name: limit + 0.01}).is_carried for name, limit in most.items())
+    assert RunLoad(1.0, MOST_WAIT_MS, MOST_LATE_MS).is_carried
+    assert not RunLoad(0.5, MOST_WAIT_MS + 0.01, 0.0).is_carried
+    assert not RunLoad(0.5, 0.0, MOST_LATE_MS + 0.01).is_carried
 
 
 def test_nothing_measured_is_a_page_too() -> None:
