@@ -1,9 +1,9 @@
 """Whether this machine carried a run. Where it did not, hosts waited for each other, or for what else the machine did:
 then the run says nothing of a policy.
 
-How busy the processors were does not decide: the lab goes before what else runs (`LAB_WEIGHT`). With four busy programs of
-usual priority beside it, `leastconn` in `two` was as fast as without. The generator's lateness is of requests that found
-a connection free, so it is no consequence of slow servers.
+How busy the processors were does not decide: the lab goes before what else runs (`LAB_WEIGHT`). With four busy programs
+of usual priority beside it, `leastconn` in `two` was as fast as without. The generator's lateness is of requests that
+found a connection free, so it is no consequence of slow servers.
 """
 
 from __future__ import annotations
