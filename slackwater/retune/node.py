@@ -9,7 +9,7 @@ from slackwater.core.messages import Change, KnobState, Sample, Verdict
 from slackwater.orders.knobs import FREQUENCY, ON_ITS_OWN, RELEASE, Value
 from slackwater.orders.node import OrderedNode
 from slackwater.retune.cpu_starvation import CpuStarvation
-from slackwater.retune.knowledge import MAXCONN, Knowledge, value_for
+from slackwater.retune.knowledge import MAXCONN, Knowledge, Rule, value_for
 from slackwater.retune.search import NodeSearch, Range
 from slackwater.retune.stage import Affected, Stage
 
@@ -112,8 +112,7 @@ class RetunedNode(OrderedNode):
             if name in tried:
                 value = tried[name] if tried[name] != knob.baseline else None
             elif (rule := self._knowledge.get(name)) is not None and name != MAXCONN and not (searches and rule.factor):
-                has_enough = self._cpus is None or self._cpus >= rule.least_cpus
-                value = value_for(rule, knob, self.stage.severity) if has_enough else None
+                value = value_for(rule, knob, self.stage.severity) if self._has_enough_cpus(rule) else None
             if value is not None:
                 values[name] = value
         return values
@@ -132,6 +131,9 @@ class RetunedNode(OrderedNode):
             return {}
         self._is_lowered = True
         return {FREQUENCY: int(frequency) if frequency.isdigit() else frequency}
+
+    def _has_enough_cpus(self, rule: Rule) -> bool:
+        return self._cpus is None or self._cpus >= rule.least_cpus
 
     def reason(self, knob: str, value: Value) -> str:
         if self.stage.entered:
@@ -157,14 +159,17 @@ class RetunedNode(OrderedNode):
             if rule is None or not rule.factor or knob.lowest is None or knob.highest is None:
                 continue
             if isinstance(knob.baseline, int) and knob.lowest <= knob.baseline <= knob.highest:
-                expected = 1 if rule.factor[-1] > 1.0 else -1
+                expected = 1 if rule.factor[-1] > 1.0 and self._has_enough_cpus(rule) else -1
                 ranges[name] = Range(knob.lowest, knob.highest, knob.baseline, expected)
         return ranges
 
     def known_values(self, names: set[str], severity: float, now_s: float) -> dict[str, int]:
-        """The knowledge base's values for these knobs."""
+        """The knowledge base's values for these knobs, as far as it has any for such a machine."""
         usable = self.usable(now_s)
-        values = {name: value_for(self._knowledge[name], usable[name], severity) for name in names & usable.keys()}
+        rules = {name: self._knowledge[name] for name in names & usable.keys()}
+        values = {
+            name: value_for(rule, usable[name], severity) for name, rule in rules.items() if self._has_enough_cpus(rule)
+        }
         return {name: value for name, value in values.items() if isinstance(value, int)}
 
     def cost_ms(self, since_s: float) -> float | None:

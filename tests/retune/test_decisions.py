@@ -70,6 +70,8 @@ def test_a_machine_with_one_cpu_keeps_its_children(
     node.see_knobs(Knobs(1, "web1", "web", 0.0, "kind", [CHILDREN]), 0.0, lambda _: None)
     node.stage.adopt(0.5, "words")
     assert node.target_values(0.0).get("php_fpm.max_children") == children
+    assert node.known_values({"php_fpm.max_children"}, 0.5, 0.0).get("php_fpm.max_children") == children
+    assert node.ranges(0.0)["php_fpm.max_children"].expected == (-1 if children is None else 1), "a search tries fewer"
 
 
 @settings(deadline=None)
