@@ -105,7 +105,8 @@ class Explainer:
             self._last_shown[slot] = path
             return [*path, reason]
         if state != CALM:  # the reason why it goes on comes first, since the evidence is old
-            return [reason, *(f"before: {line}" for line in self._last_shown.get(slot, [])[:1])]
+            before = [f"before: {line}" for line in self._last_shown.get(slot, [])[:1]]
+            return [reason, *proof_numbers(outcome.steps, row), *before]
         if looks != CALM:
             word = word_of(looks, bool(frame.outside[row]))
             return [*path, f"looks like {word}, but there is not enough evidence yet"]
@@ -168,25 +169,30 @@ def silence(for_s: float) -> str:
     return f"no Sample for {for_s:.1f} s"
 
 
-def episode_reason(steps: TickStates, row: int, sign_words: tuple[str, ...] = SIGN_WORDS) -> str:
+def episode_reason(steps: TickStates, row: int) -> str:
     """Why a row's episode begins, goes on or ends; empty where nothing happened."""
-    event, amount, episode, proof = int(steps.event[row]), float(steps.amount[row]), steps.episode[row], steps.proof
+    event, amount, episode = int(steps.event[row]), float(steps.amount[row]), steps.episode[row]
     if event == TickEffect.BEGAN:
         return f"the evidence is {amount:.1f}, and an episode begins at {steps.threshold[row]:.1f}"
     if event == TickEffect.GOES_ON:
         return f"episode {episode}, for {amount:.1f} s"
     if event == TickEffect.BLIND:
-        return "the episode goes on: no sign without requests would show that it is over"
+        return "the episode goes on: without requests no sign would show that it is over"
     if event == TickEffect.WAITS:
-        share = min(0.99, proof.evidence[row] / proof.needed[row])
-        sign, calm, beside = sign_words[proof.sign[row]], proof.calm_share[row], proof.beside_share[row]
-        return (
-            f"it looks quiet, which is {share:.0%} proven: by the share of {sign} ({beside:.0%} in this episode,"
-            f" {calm:.0%} in calm)"
-        )
+        return "it looks quiet, but not yet for long enough to be sure"
     if event == TickEffect.TIMED_OUT:
         return f"episode {episode} ended: {amount:.0f} s without requests, and only requests can tell"
     return f"episode {episode} ended: calm is proven after {amount:.1f} s" if event == TickEffect.ENDED else ""
+
+
+def proof_numbers(steps: TickStates, row: int, sign_words: tuple[str, ...] = SIGN_WORDS) -> list[str]:
+    """How much of the proof of calm there is, where it is waited for."""
+    if int(steps.event[row]) != TickEffect.WAITS:
+        return []
+    proof = steps.proof
+    share = min(0.99, proof.evidence[row] / proof.needed[row])
+    sign, calm, beside = sign_words[proof.sign[row]], proof.calm_share[row], proof.beside_share[row]
+    return [f"calm is {share:.0%} proven: by the share of {sign} ({beside:.0%} in this episode, {calm:.0%} in calm)"]
 
 
 def _shared_cause(pool: PoolCorrelation, row: int) -> str:

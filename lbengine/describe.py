@@ -42,9 +42,9 @@ def cycle(
         and server.placeholder != "no_address"
     }
     parts = list(remarks)
-    parts += [f"{name} fails well above its peers" for name, verdict in verdicts.items() if is_failing(verdict)]
+    parts += [f"{name} fails far more than the others" for name, verdict in verdicts.items() if is_failing(verdict)]
     if decisions.panic:
-        parts.append(f"panic: {decisions.panic}, baseline weights")
+        parts.append(f"{decisions.panic}: all have their baseline weights")
     moved = set()
     for change in changes:
         moved.add(change.target)

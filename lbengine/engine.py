@@ -359,7 +359,7 @@ class Engine:
         if not unconfigured:
             return ""
         baselines = ", ".join(unconfigured)
-        why = f"; {self.pool.title} has no configured weight of these, so that of now is their baseline: {baselines}"
+        why = f"; {self.pool.title} has no configured weights, so those of now are the baselines: {baselines}"
         return shortened(why)
 
     def override_temporarily(self, question: Mapping[str, Any], now_s: float) -> str:

@@ -59,7 +59,7 @@ class OutageLog:
                 self._untold.append(away_s)
         if self._untold and (now_s - self._back_s >= STEADY_S or now_s - self._summary_s >= SUMMARY_EVERY_S):
             self._log.warning(
-                "pool %s: %s came and went: %d more interruptions, %.1f s in all, since it was told last",
+                "pool %s: %s came and went: %d more interruptions, %.1f s in all, since the last line about it",
                 *(self._pool, self._title, len(self._untold), sum(self._untold)),
             )
             self._untold.clear()

@@ -167,7 +167,7 @@ def stage_controller(stage: Path, program_version: str, epoch_s: int, system: Sy
         0o755,
     )
     stage_program(SNIFFER, home / "bin", architecture)
-    help_of = manual.read(str(BUILD / "venv/bin/slackwater"))
+    help_of = manual.in_reference((ROOT / "docs/reference/command-line.md").read_text(encoding="utf-8"), "slackwater")
     write_gz(stage / "usr/share/man/man1/slackwater.1.gz", manual.man_page(help_of, program_version, epoch_s).encode())
     for shell, place in {
         "bash": "usr/share/bash-completion/completions/slackwater",

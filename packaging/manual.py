@@ -1,4 +1,5 @@
-"""Man pages and shell completions of our programs, made from what their own `--help` says.
+"""Man pages and shell completions of our programs, made from what their own `--help` says: that of `slackwater` as it
+stands in docs/reference/command-line.md, which has no command that a site lacks.
 
 clap's and click's help have the same parts: a sentence, `Usage:`, `Commands:`, `Options:`, an example.
 """
@@ -53,6 +54,13 @@ def read(program: str, words: list[str] | None = None) -> Help:
     text = done.stdout.rstrip() + "\n"
     names = re.findall(r"^  ([a-z][a-z-]*)(?:\s{2,}|$)", section(text, "Commands"), re.MULTILINE)
     return Help(words, text, [read(program, [*words, name]) for name in names if name != "help"])
+
+
+def in_reference(page: str, program: str) -> Help:
+    """A program and its subcommands, as the command-line reference has them."""
+    sections = re.findall(r"(?ms)^##+ ([a-z -]+)\n\n```text\n(.*?\n)```$", page)
+    first, *below = [Help(name.split(), text) for name, text in sections if name.split()[0] == program]
+    return Help(first.words, first.text, below)
 
 
 def _roff(text: str) -> str:

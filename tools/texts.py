@@ -1,8 +1,9 @@
 """Lists every text that a person may see, with the place where it is made: `python tools/texts.py [--json] [PATH...]`.
 
 These are strings of at least three words in the code of page, commands, detector, lbengine and the controller's other
-parts (reasons, errors, log lines, help), and the text of the page's templates. Docstrings are for developers and are
-left out, but for those of commands, which are their help. In a text `{...}` stands for a value.
+parts (reasons, errors, log lines, help), the text of the page's templates and scripts, and what the programs of the
+node print. Docstrings are for developers and are left out, but for those of commands, which are their help; so is what
+is SQL. In a text `{...}` stands for a value.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("slackwater", "detector", "lbengine", "web")
+FOLDERS = ("slackwater", "detector", "lbengine", "web", "monitor/src", "node/src", "sniffer/src", "wsengine/src")
+KINDS = ("py", "html", "js", "rs")
+LEFT_OUT = re.compile(r"web/static/vendor/|/tests?[./]")
+SQL = re.compile(r"\s*(SELECT|INSERT|DELETE|UPDATE|CREATE|ALTER|DROP|PRAGMA|WITH|BEGIN|VACUUM) ")
 LEAST_WORDS = 3
 WORD = re.compile(r"[A-Za-z]{2,}")
 
@@ -35,13 +39,14 @@ class Text:
 def texts(path: Path, root: Path = ROOT) -> Iterator[Text]:
     """The texts of a Python file or a template below `root`, in the order of their lines."""
     source, name = path.read_text(encoding="utf-8"), str(path.relative_to(root))
-    made = _of_template(source) if path.suffix == ".html" else _of_code(ast.parse(source))
+    made = {".html": _of_template, ".js": _of_script, ".rs": _of_rust}.get(path.suffix, _of_python)(source)
     for line, text in sorted(made):
-        if sum(bool(WORD.search(word)) for word in text.split()) >= LEAST_WORDS:
+        if not SQL.match(text) and sum(bool(WORD.search(word)) for word in text.split()) >= LEAST_WORDS:
             yield Text(name, line, " ".join(text.split()))
 
 
-def _of_code(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def _of_python(source: str) -> Iterator[tuple[int, str]]:
+    tree = ast.parse(source)
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
     alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)} - set(_help(tree))
     for node in ast.walk(tree):
@@ -83,11 +88,30 @@ class _Template(HTMLParser):
         self.kept.append((self.getpos()[0], data))
 
 
+def _of_script(source: str) -> Iterator[tuple[int, str]]:
+    """Strings of JavaScript, outside comments."""
+    literals = r"//[^\n]*|/\*.*?\*/|\"((?:[^\"\\\n]|\\.)*)\"|`((?:[^`\\]|\\.)*)`"
+    for found in re.finditer(literals, source, re.DOTALL):
+        text = found[1] if found[1] is not None else found[2]
+        if text:
+            yield source.count("\n", 0, found.start()) + 1, re.sub(r"\$\{[^}]*\}", "{...}", text)
+
+
+def _of_rust(source: str) -> Iterator[tuple[int, str]]:
+    """Strings of Rust, outside comments and tests."""
+    literals = r"//[^\n]*|'(?:\\.|[^'\\])'|r#\"(?:.*?)\"#|\"((?:[^\"\\]|\\.)*)\""
+    for found in re.finditer(literals, source.partition("#[cfg(test)]")[0], re.DOTALL):
+        if found[1]:
+            text = re.sub(r"\\\n\s*", "", found[1])
+            yield source.count("\n", 0, found.start()) + 1, re.sub(r"\{[^}]*\}", "{...}", text)
+
+
 def files() -> list[Path]:
     """The files that git knows and that make texts."""
-    asked = ("git", "ls-files", "-z", "--", *(f"{folder}/*.{kind}" for folder in FOLDERS for kind in ("py", "html")))
+    asked = ("git", "ls-files", "-z", "--", *(f"{folder}/*.{kind}" for folder in FOLDERS for kind in KINDS))
     listed = subprocess.run(asked, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return [path for name in listed.split("\0") if name and not (path := ROOT / name).is_symlink()]
+    names = [name for name in listed.split("\0") if name and not LEFT_OUT.search(name)]
+    return [path for name in names if not (path := ROOT / name).is_symlink()]
 
 
 def main() -> None:

@@ -52,13 +52,13 @@ def words(reason: Reason, pool: PoolSettings, settings: LbengineSettings) -> Wor
 def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) -> Words:
     match reason.cause:
         case "waiting":
-            return _same("waiting for its first Verdict")
+            return _same("not judged yet")
         case "panic":
             return f"{reason.panic}: baseline weights", ("panic",)
         case "measured":
             return _same(reason.request)
         case "no_verdict":
-            return _same(f"no fresh Verdict for {settings.lease_s:g} s: back to the baseline")
+            return _same(f"nothing new is known of it for {settings.lease_s:g} s: back to the baseline")
         case "bounded" | "not_drained":
             few = (
                 f"at most {pool.max_mitigated:.0%} of the pool may be drained at a time",
@@ -70,21 +70,21 @@ def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) ->
         case "drained":
             return _drained(reason, pool)
         case "peer_fails":
-            return _listed(_state(reason), f"but {reason.fails}: no load is moved to it")
+            return _listed(_state(reason), f"but {reason.fails}, so no load is moved to it")
         case "not_shown":
             return _listed(_state(reason), f"but nothing shows it now: {_seen(reason)}")
         case "tried":
             cause = STILL.get(_state(reason), "the neighbour is still there")
-            tried = f"a few requests now and then show whether {cause}, since nothing else does"
+            tried = f"it gets a few requests now and then, to see whether {cause}"
             return f"{_state(reason)}: {tried}", (_state(reason), tried)
         case "fast":
             well = "answered" if _state(reason) == "errors" else "fast"
-            fast = f"its few requests were {well}, so it gets more, which decide"
+            fast = f"its few requests were {well}, so it gets its full weight on trial"
             return f"{_state(reason)}: {fast}", (_state(reason), fast)
         case "away":
-            return _listed("it takes no requests now", "and comes back with a few, since its caches may be cold")
+            return _listed("it takes no requests now", "and will begin with a few, as its caches may be cold")
         case "warm_up":
-            return _listed("it came up", "and gets as much of its weight as its requests allow")
+            return _listed("it came up", "and gets more requests as long as it answers them quickly")
         case "no_gain":
             stays = _no_gain(reason.share)
             return f"{_state(reason)}: {_seen(reason)}; {stays}", (_state(reason), stays)
@@ -125,13 +125,13 @@ def _state(reason: Reason) -> str:
 def _slow_alone(reason: Reason) -> Words:
     seen, state = _seen(reason), _state(reason)
     if reason.others_filled is not None:
-        full = f"the fullest other server would be {reason.others_filled:.0%} full otherwise"
+        full = f"another server would be {reason.others_filled:.0%} full otherwise"
         return f"{state}: {seen}; it gets no less, since {full}", (state, "it gets no less", full)
     if reason.others_wait:
-        wait = "more requests would wait at the others than it holds"
+        wait = "more requests wait at the others than at it"
         return f"{state}: {seen}; it gets no less, since {wait}", (state, "it gets no less", wait)
     if reason.share is None:
-        stays = "its weight stays until it is proven calm"
+        stays = "its weight stays until it is surely calm"
         return f"{state}: {seen}; {stays}", (state, stays)
     severity = reason.verdict.severity if reason.verdict is not None else 0.0
     return (
@@ -143,7 +143,7 @@ def _slow_alone(reason: Reason) -> Words:
 def _errors(reason: Reason, pool: PoolSettings) -> Words:
     if reason.others_filled is not None:
         return _slow_alone(reason)
-    trials = "it gets no requests, but now and then a few that show whether it still fails"
+    trials = "it gets a few requests now and then, to see whether it still fails"
     return f"errors: {_seen(reason)}; {STAYS if 'errors' in pool.causes_off else trials}", ("errors", _seen(reason))
 
 
@@ -153,12 +153,10 @@ def _share(share: Share, severity: float) -> str:
         missing = "the pool's rate is not known" if share.basis == "no_rate" else "no server's capacity is known"
         return f"{missing}, so it keeps {1.0 - severity:.0%} of its weight{kept}"
     if share.weight == 0:
-        return (
-            f"the others can carry all {share.total_rps:.0f} requests/s (they can surely answer {share.others_rps:.0f})"
-        )
+        return f"the others can carry all {share.total_rps:.0f} requests/s"
     return (
-        f"it should answer {share.rps:.0f} of {share.total_rps:.0f} requests/s, since it can surely answer"
-        f" {share.capacity_rps:.0f}, and the others {share.others_rps:.0f}{kept}"
+        f"it gets {share.rps:.0f} of {share.total_rps:.0f} requests/s, as it can answer {share.capacity_rps:.0f}, and"
+        f" the others {share.others_rps:.0f}{kept}"
     )
 
 
@@ -166,8 +164,8 @@ def _no_gain(share: Share | None) -> str:
     if share is None:
         return "no other server can take its load"
     if share.basis == "capacities":
-        return "it keeps its weight, since the others would not answer its requests sooner"
-    return "it keeps its weight, since no loss of capacity is known"
+        return "it keeps its weight, as the others would not answer its requests sooner"
+    return "it keeps its weight, as it is not known to answer less than usual"
 
 
 def _drained(reason: Reason, pool: PoolSettings) -> Words:

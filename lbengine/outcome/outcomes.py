@@ -176,19 +176,16 @@ def _with_forecast(made: Change, now_ms: float, predicted_ms: float | None) -> C
     """The change with the pool's present and predicted p95. A change that is tried again keeps its first values."""
     if made.rt_p95_ms is not None:
         return made
-    will = f", predicted {predicted_ms:.1f}" if predicted_ms is not None else ""
-    return msgspec.structs.replace(
-        made, rt_p95_ms=now_ms, rt_p95_predicted_ms=predicted_ms, why=f"{made.why}; p95 {now_ms:.1f} ms{will}"
-    )
+    return msgspec.structs.replace(made, rt_p95_ms=now_ms, rt_p95_predicted_ms=predicted_ms)
 
 
 def _describe(move: Move, after_s: float, p95_ms: float | None, share: float | None) -> str:
-    """The outcome of a move in words, with numbers."""
+    """The outcome of a move in words: first what users felt, then how."""
     first = move.first
-    parts = ["the pool's p95 is not known"]
+    parts = ["the p95 is not known"]
     if first.rt_p95_ms is not None and p95_ms is not None:
-        predicted = f" ({first.rt_p95_predicted_ms:.1f} predicted)" if first.rt_p95_predicted_ms is not None else ""
-        parts = [f"the pool's p95 {first.rt_p95_ms:.1f} -> {p95_ms:.1f} ms{predicted}"]
+        expected = f" (expected {first.rt_p95_predicted_ms:.1f})" if first.rt_p95_predicted_ms is not None else ""
+        parts = [f"p95 {first.rt_p95_ms:.1f} -> {p95_ms:.1f} ms{expected}"]
     if move.share is not None and share is not None:
-        parts.append(f"{first.target}'s share of the requests {move.share:.0%} -> {share:.0%}")
+        parts.append(f"its share of the requests {move.share:.0%} -> {share:.0%}")
     return f"{', '.join(parts)}: {after_s:.0f} s after the weight {first.before} -> {move.last.after}"

@@ -70,10 +70,10 @@ class Agreement:
         if not is_encrypted:
             return "" if share is None or share >= LEAST_SHARE else OTHER_WAY
         if share is None:
-            return "its connections are encrypted: times of turns count once there were as many as requests"
+            return "its connections are encrypted: its times are known once as many answers as requests were seen"
         if abs(share - 1.0) <= MOST_OFF:
             return ""
-        return f"its connections are encrypted, and there were {share:.2f} turns for each request: HTTP/2?"
+        return f"its connections are encrypted, and {share:.2f} answers were seen for each request: HTTP/2?"
 
     def _share(self, server: str) -> float | None:
         seen = self._seen.get(server)

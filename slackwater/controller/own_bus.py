@@ -10,8 +10,8 @@ from slackwater.core.state_dir import read_serve, running_serve, send_signal
 
 ADDS = (
     "the cause (a neighbour, and what it takes)",
-    "an earlier word",
-    "signs of a drained server",
+    "earlier notice",
+    "signs that a drained server is well again",
     "the second stage, which retunes a web server",
 )
 """What a monitor on a web server adds to what its balancer sees."""

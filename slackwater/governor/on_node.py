@@ -74,7 +74,7 @@ class PolicyNode(GovernedNode):
     def _decide(self, period_s: float, traffic: Traffic, cores: float, now_s: float) -> None:  # noqa: ARG002
         is_noisy, knobs = self._interference(now_s), self.fresh_knobs(now_s)
         self._shown = Observation(now_s, traffic.rps or 0.0, traffic.rt_p95_ms, interference=is_noisy)
-        self._chosen, self.why = None, "the node's wsengine says nothing"
+        self._chosen, self.why = None, "the node's wsengine does not report"
         if knobs is None:
             return
         chosen = choose_policy(self._settings, knobs, max(1, round(cores)))

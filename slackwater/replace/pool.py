@@ -233,7 +233,7 @@ class ReplacedPool:
             if any(server.weight > 0 for server in servers):
                 empty_since_s = None
                 if now_s - began_s > SHOWN_S:
-                    raise Stopped("the guard, or the load of the others, does not let it be drained now")
+                    raise Stopped("it may not be drained now: the others have no room, or too many are drained")
             elif not all(_is_empty(server) for server in servers):
                 empty_since_s = None
             elif has_news:

@@ -56,7 +56,7 @@ async def drain_and_apply(
     try:
         # A Cycle from before the request may show a weight of 0 that is long gone.
         if not await wait(lambda: access.cycles() > before and _is_drained(access, node), SHOWN_S):
-            outcome.trouble = STOPPED if must_stop() else "it cannot be drained: the guard does not allow it now"
+            outcome.trouble = STOPPED if must_stop() else "it cannot be drained: too many others are drained already"
             return outcome
         # The Cycle that shows the weight was counted before it was set: the next one counts. Requests that are still
         # in flight after `drain_s` are long. The graceful reload finishes them, as it does those that the other

@@ -8,8 +8,8 @@ from slackwater.core.journal.journal import Journal
 from slackwater.core.journal.response_times import WINDOW_S
 from slackwater.core.response_times import Histogram
 
-OF_MONITOR = "its monitor's Samples have no histogram: the node's own `slackwater_response_time_seconds` is one"
-NO_SAMPLE = "nothing measures its response times: it has no monitor, and the balancer's view is off or silent"
+OF_MONITOR = "its monitor sends none; the node's own metric `slackwater_response_time_seconds` has them"
+NO_SAMPLE = "nothing measures its response times: it has no monitor, and the balancer tells nothing of it"
 WINDOW = f"{WINDOW_S // 60} minutes"
 NO_REQUEST = f"no request was answered in the last {WINDOW}"
 

@@ -24,17 +24,17 @@ DECISIONS: dict[ChangeCause | None, str] = {
     "calm": "it is calm again and gets its full weight",
     "overload": "it has more requests than it can serve and no neighbour is found, so its weight stays",
     "all_slow": "all servers are slow together, so its weight stays",
-    "not_shown": "it was slow by itself, but nothing shows that any more, so it has its full weight",
-    "no_gain": "it is slow by itself, but to move its requests would gain nothing, so it has its full weight",
-    "peer_fails": "it is slow by itself, but its load would go to a server that fails, so it has its full weight",
-    "tried": "a few requests now and then show whether it is well again, as nothing else does",
-    "fast": "its few requests went well, so it has its full weight, and more requests decide",
-    "away": "it takes no requests, and comes back with a few, since its caches may be cold",
-    "warm_up": "it came up, and gets as much of its weight as its own requests allow",
-    "panic": "all servers are slow together, so no neighbour is believed and each has its full weight",
+    "not_shown": "it was slow, but nothing shows that any more, so it has its full weight",
+    "no_gain": "it is slow, but the others would not answer its requests sooner, so it keeps its full weight",
+    "peer_fails": "it is slow, but a server that would get its requests fails, so it keeps its full weight",
+    "tried": "it gets a few requests now and then, to see whether it is well again",
+    "fast": "its few requests went well, so it gets its full weight on trial",
+    "away": "it takes no requests now; it will begin with a few, as its caches may be cold",
+    "warm_up": "it came up, and gets more requests as long as it answers them quickly",
+    "panic": "all servers are slow together, so each has its full weight",
     "no_verdict": "nothing new is known of it, so it has its full weight",
     "waiting": "Slackwater has just started and knows nothing of it yet, so its weight stays",
-    "bounded": "too many servers would have a low weight at once, so this one keeps more",
+    "bounded": "too many servers would have a low weight at once, so this one keeps a part of its own",
 }
 """Why a server has its weight. Other causes are a person's or the second stage's, whose own words say it best."""
 
@@ -66,8 +66,6 @@ def of_server(server: ServerState, resource: Resource | None, observes: bool) ->
 
 def of_change(change: Change) -> str:
     """Why it was made, in a sentence."""
-    if change.cause in SLOW_CAUSES:
-        return of_state(change.cause, None)
     words = DECISIONS.get(change.cause)
     return change.why if words is None else words
 
@@ -76,4 +74,4 @@ def expected(change: Change) -> str:
     """What it was expected to do to users; empty if nothing was."""
     if change.rt_p95_ms is None or change.rt_p95_predicted_ms is None:
         return ""
-    return f"p95 {milliseconds(change.rt_p95_predicted_ms)} expected instead of {milliseconds(change.rt_p95_ms)}"
+    return f"expected p95 {milliseconds(change.rt_p95_predicted_ms)} instead of {milliseconds(change.rt_p95_ms)}"

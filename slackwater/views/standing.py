@@ -37,49 +37,47 @@ _WORDS: dict[Kind, _Words] = {
     "unreadable": _Words(
         "broken",
         "Nothing can be shown: {error}.",
-        "`slackwater status` and `slackwater check` on the balancer's host say more.",
+        "`slackwater check` on the balancer's host, which says why.",
     ),
     "no_journal": _Words(
         "empty",
         "Nothing was ever recorded: {error}",
-        "Start it on the balancer's host; `slackwater check` names what is missing.",
+        "start it on the balancer's host: `systemctl start slackwater-controller`.",
     ),
     "not_running": _Words(
         "broken",
         "The controller does not run: nothing is watched or changed in {pools}.",
-        "`systemctl start slackwater-controller` starts it, `journalctl -u slackwater-controller` says why it ended.",
+        "`systemctl start slackwater-controller`.",
     ),
     "no_answer": _Words(
         "broken",
         "{balancer} does not answer since {since}, so weights of {pools} are neither known nor set.",
-        "Look at {balancer} on its host; when it answers, what is wanted is set by itself. `slackwater check` asks it"
-        " now.",
+        "look at {balancer} on its host; all else follows by itself when it answers.",
     ),
     "refused": _Words(
         "broken",
         "{balancer} refuses what is asked of it since {since}, so weights of {pools} are not set.",
-        "`slackwater check` says what it lacks; what is wanted is tried again by itself.",
+        "`slackwater check`, which says what it lacks; weights are tried again by themselves.",
     ),
     "silent": _Words(
         "broken",
         "The controller is silent about {pools}: weights are the last known ones, states are unknown.",
-        "Check `slackwater serve` on the balancer's host; if it is gone, `slackwater restore --all` sets the baseline"
-        " weights.",
+        "`systemctl restart slackwater-controller` on the balancer's host.",
     ),
     "no_verdicts": _Words(
         "broken",
-        "No server of {pools} is judged any more, so none can be relieved.",
-        "`slackwater check` names what is missing, from the bus to each server.",
+        "No server of {pools} is judged any more, so none gets less weight.",
+        "`slackwater check`, which names what is missing.",
     ),
     "no_cycle": _Words(
         "empty",
         "Nothing is recorded of {pools} yet.",
-        "Is `slackwater serve` running on the balancer's host? `slackwater check` names what is missing.",
+        "wait some seconds; then `slackwater check`, which names what is missing.",
     ),
     "no_samples": _Words(
         "empty",
         "The balancer shows the servers of {pools}, but none of them is measured yet.",
-        "The first figures come within seconds; if not, `slackwater check` names what is missing.",
+        "wait some seconds; then `slackwater check`, which names what is missing.",
     ),
     "paused": _Words(
         "paused",
@@ -88,14 +86,13 @@ _WORDS: dict[Kind, _Words] = {
     ),
     "act": _Words(
         "acting",
-        "In {pools} a server that is slow by itself, as beside a noisy neighbour, gets less weight, and its baseline"
-        " back when it is calm.",
-        "Nothing is to be done; “Pause everything” sets the baseline weights at once.",
+        "In {pools} a server that is slow gets less weight until it is well again.",
+        "nothing.",
     ),
     "observe": _Words(
         "observing",
         "In {pools} decisions are recorded, and no weight is changed.",
-        "After a week mark the episodes, look at what acting would have avoided, and decide.",
+        "nothing; after a week `slackwater week` says what acting would have changed.",
     ),
 }
 """The most urgent first."""
@@ -122,10 +119,10 @@ def standing(pools: Sequence[PoolStatus], error: str = "", has_journal: bool = T
     worst = min(kinds, key=_URGENCY.index)
     result = _said(worst, [view for view, kind in zip(pools, kinds, strict=True) if kind == worst])
     if worst == "not_running" and any(row.weight != row.baseline for view in pools for row in view.rows):
-        result.todo += " `slackwater restore --all` sets the baseline weights without it."
+        result.todo = "`slackwater restore --all`, as weights are still lowered; then " + result.todo
     failing = [row.server for view in pools for row in view.rows if row.server and row.peers_failed_share is not None]
     if failing and result.state in ("acting", "observing"):
-        result.todo = f"Look at {listed(failing)}: what fails there is no neighbour, and no load is moved to it."
+        result.todo = f"look at the error log of {listed(failing)}: no neighbour is the cause."
     others = [_WORDS[kind].state for kind in kinds if kind != worst]
     if others:
         counts = ", ".join(f"{others.count(state)} {state}" for state in SYMBOLS if state in others)

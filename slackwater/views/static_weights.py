@@ -89,9 +89,8 @@ def estimate(
     if p95_ms is None:
         return None, "no estimate: too little was measured before it began"
     return p95_ms, (
-        f"An estimate from the {requests:.0f} requests that this server answered around the beginning, before a weight"
-        " was changed, and from the other servers' times before that, split by the baseline weights. A queue that would"
-        " have grown later is not in it."
+        f"An estimate from the {requests:.0f} requests that this server answered before a weight was changed, and from"
+        " the other servers' times before it began. Its queue would have grown later; that is not in it."
     )
 
 

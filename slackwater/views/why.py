@@ -35,11 +35,12 @@ MOST_MARKS = 10_000
 SETS = ("weight", "maxconn", "restore")
 """What is changed about a server's load."""
 UNDONE: dict[State, str] = {
-    "errors": "its peers had no room, `causes_off` names this state, or its weight was not Slackwater's to set",
-    "slow": "to move its requests would have gained nothing, `causes_off` names its cause, or its weight was not"
-    " Slackwater's to set",
-    "interference": "to move its requests would have gained nothing, or its weight was not Slackwater's to set",
-    "overload": "its own load fills it, and for load no server is relieved",
+    "errors": "the other servers had no room, the settings leave it alone (`causes_off`), or somebody else had set"
+    " its weight",
+    "slow": "the others would not have answered sooner, the settings leave it alone (`causes_off`), or somebody else"
+    " had set its weight",
+    "interference": "the others would not have answered sooner, or somebody else had set its weight",
+    "overload": "its own load fills it, and no neighbour is the cause",
     "all_slow": "all servers were slow alike, so none was a better place for requests",
 }
 """Why no weight is changed in an episode of this state, where nothing more is known of it."""
@@ -278,7 +279,7 @@ def as_text(episode: Episode) -> str:
     who = f"{episode.node} ({episode.pool})" if episode.state != "all_slow" else episode.who
     lines = [
         f"{who}: {episode.state}{resource} since {_clock(since, '%Y-%m-%d %H:%M:%S')}, {lasted}; {episode.lost}",
-        *(f"  because {reason}" for reason in episode.path),
+        *(f"  because {reason}" for reason in episode.path[:1]),
         *([f"  now: {episode.now}"] if episode.now and episode.now not in episode.path else []),
         *([f"  {describe_mark(episode.marked)}"] if episode.marked is not None else []),
     ]

@@ -8,6 +8,7 @@ const PAGES = JSON.parse(process.env.PAGES);
 const EPISODE = PAGES.find((path) => path.includes("/episodes/"));
 const WIDTHS = [360, 768, 1280, 1920];
 const IN_ONE_LINE = 1024;
+const SCREEN_PX = 844;
 let browser;
 let cookies;
 
@@ -65,7 +66,7 @@ const rows = (page) => page.locator("table.fleet [data-field=node], table.fleet 
 
 // On a narrow screen what is secondary is folded.
 async function unfold(page) {
-  await page.evaluate(() => document.querySelectorAll("details.fold").forEach((one) => { one.open = true; }));
+  await page.evaluate(() => document.querySelectorAll("details.fold, .all-rows").forEach((one) => { one.open = true; }));
 }
 
 async function unfolded(page, path) {
@@ -95,6 +96,17 @@ checked(`${IN_ONE_LINE} px: nothing is wider than the screen`, { width: IN_ONE_L
   for (const path of PAGES) {
     await page.goto(path);
     await fits(page, path, IN_ONE_LINE);
+  }
+});
+
+checked("390 px: no page is longer than four screens", { width: 390, height: SCREEN_PX }, async (page) => {
+  for (const path of PAGES) {
+    await page.goto(path);
+    if (path === "/fleet") await page.waitForSelector(".map:not([aria-busy])");
+    if ((await page.locator(".stack").count()) > 0) await page.waitForSelector(".stack .canvas canvas");
+    const length = await page.evaluate(() => document.documentElement.scrollHeight);
+    console.log(`${path}: ${length} pixels`);
+    assert.ok(length <= 4 * SCREEN_PX, `${path}: ${length} pixels`);
   }
 });
 
@@ -217,6 +229,8 @@ for (const width of WIDTHS) {
     await page.getByText("No change matches.").waitFor();
     await page.getByLabel("Text").fill("");
     await page.getByRole("button", { name: "Show" }).click();
+    await page.locator("tbody tr").first().waitFor();
+    await unfold(page);
     await page.locator("tbody tr").nth(99).waitFor();
     assert.equal(await page.locator("tbody tr").count(), 100);
     for (const name of ["CSV", "JSON"]) {

@@ -1,4 +1,4 @@
-// How long pages are on a phone, and each pool of the overview on two screens. PAGES, the pools' addresses, comes from the environment.
+// How long pages are on a phone, each pool of the overview on two screens, and what the first screen shows. PAGES, the pools' addresses, comes from the environment.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { launch, open } from "./kit.mjs";
@@ -31,6 +31,28 @@ for (const address of PAGES) {
       assert.deepEqual(page.problems, []);
     } finally {
       await page.context().close(); // else the page's events keep the dashboard from ending
+    }
+  });
+}
+
+// The first pool has three servers, one of them in an episode.
+for (const [width, height] of [[1280, 800], [390, SCREEN_PX]]) {
+  test(`the first screen of ${width} x ${height}: state, plot, servers, who, why, done, helped, stop`, { timeout: 60_000 }, async () => {
+    const page = await open(browser, PAGES[0], { width, height });
+    try {
+      await page.goto(new URL("/", PAGES[0]).href);
+      const pool = page.locator(".pool").first();
+      await pool.locator(".figures figure canvas").nth(1).waitFor();
+      const shown = [".verdict", ".episode-head", '[data-field="because"]', '[data-field="done"]', '[data-field="helped"]', '[data-field="p95_note"]', "figure:nth-child(1) .canvas", "figure:nth-child(2) .canvas"];
+      const rows = ["condition", "sessions", "errors", "p95"].map((field) => `.now tbody tr:last-child [data-field="${field}"]`);
+      for (const part of [...shown, ...rows]) {
+        const box = await pool.locator(part).first().boundingBox();
+        assert.ok(box && box.y + box.height <= height, `${part} ends at ${box && box.y + box.height}`);
+      }
+      const stop = await page.getByRole("link", { name: "Pause everything" }).boundingBox();
+      assert.ok(stop.y + stop.height <= height);
+    } finally {
+      await page.context().close();
     }
   });
 }

@@ -25,7 +25,7 @@ from slackwater.detector.classify.episodes import (
 )
 from slackwater.detector.classify.evidence import QUIET
 from slackwater.detector.classify.proof import MOST_PROOF_S, CalmProof
-from slackwater.detector.explain import episode_reason
+from slackwater.detector.explain import episode_reason, proof_numbers
 from slackwater.detector.features.columns import Bools, Floats, Ints
 from tests.support.one_machine import (
     ANSWERED,
@@ -181,7 +181,7 @@ def test_a_loud_tick_is_one_observation_and_a_quiet_one_all_that_it_covers() -> 
     seldom_status = seldom.step("calm", low_traffic=True, shows=QUIET_SIGNAL, covers_s=1.0)
     five = [often.step("calm", low_traffic=True, shows=QUIET_SIGNAL) for _ in range(5)][-1]
     assert seldom_status.why == five.why
-    assert seldom_status.why.startswith("it looks quiet, which is ")
+    assert seldom_status.why.startswith("it looks quiet, but not yet for long enough to be sure; calm is ")
 
 
 @pytest.mark.parametrize("low_traffic", [True, False])
@@ -222,7 +222,7 @@ def test_how_far_calm_is_proven_is_told_and_by_what() -> None:
     run.drained()
     status = run.step("calm", low_traffic=True, shows=QUIET_SIGNAL)
     assert re.fullmatch(
-        rf"it looks quiet, which is \d+% proven: by the share of {SIGNAL}"
+        rf"it looks quiet, but not yet for long enough to be sure; calm is \d+% proven: by the share of {SIGNAL}"
         r" \(\d+% in this episode, \d+% in calm\)",
         status.why,
     )
@@ -244,7 +244,7 @@ def test_a_server_on_which_nothing_showed_its_neighbour_is_not_proven_calm_howev
     for _ in range(round(60.0 / PERIOD_S)):
         status = run.step("calm", low_traffic=True, shows=shows)
     assert status.state == "interference"
-    assert status.why == "the episode goes on: no sign without requests would show that it is over"
+    assert status.why == "the episode goes on: without requests no sign would show that it is over"
     assert math.isinf(status.calm_shows_within_s)
 
 
@@ -442,7 +442,7 @@ def step_together_and_alone(ticks: list[tuple[State, State, State, bool, Shows]]
         for slot, state in enumerate(seen):
             status = alone[slot].step(now_s, 1000.0 + now_s, state, low_traffic=low_traffic, shows=shows)
             assert (STATES[steps.state[slot]], steps.episode[slot]) == (status.state, status.episode)
-            assert episode_reason(steps, slot, (*SIGNS, SIGNAL)) == status.why
+            assert "; ".join([episode_reason(steps, slot), *proof_numbers(steps, slot, (*SIGNS, SIGNAL))]) == status.why
 
 
 # --- a server that was relieved

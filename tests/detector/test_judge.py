@@ -206,8 +206,9 @@ def test_what_holds_an_episode_now_stands_before_evidence_that_is_over() -> None
     after = [verdict for verdict in play(judge, cluster, 1.8) if verdict.node == "host1"]
     held = [verdict for verdict in after if verdict.state == "interference" and not verdict.shown]
     assert held
-    assert held[-1].path[0].startswith("it looks quiet, which is ")
-    assert all(line.startswith("before: ") for line in held[-1].path[1:])
+    assert held[-1].path[0] == "it looks quiet, but not yet for long enough to be sure"
+    assert held[-1].path[1].startswith("calm is ")
+    assert all(line.startswith("before: ") for line in held[-1].path[2:])
 
 
 def test_a_silent_node_is_unknown_about_once_a_second_and_one_never_heard_of_is_absent() -> None:

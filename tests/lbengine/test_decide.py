@@ -299,7 +299,7 @@ def test_no_load_is_moved_to_a_server_that_fails() -> None:
     for position in (Position(100), Position(0, moved_s=NOW_S - 10.0)):
         after = turn(position, failing=fails)
         assert (after.position.weight, after.cause) == (100, "peer_fails")
-        assert after.why == "interference, but host2 fails 50% of its requests: no load is moved to it"
+        assert after.why == "interference, but host2 fails 50% of its requests, so no load is moved to it"
     assert turn(Position(100), failing={"host0": 0.5}).position.weight == 0, "away from who fails itself"
     assert turn(Position(0), "calm", failing=fails).cause == "calm"
 

@@ -110,7 +110,7 @@ def test_a_trial_of_a_failing_server_ends_at_its_first_failures_and_not_by_how_f
     lowered = tried(Position(0, moved_s=NOW_S), 1.0, 0.97)
     after = tried(lowered.position, 3.1, 0.95)
     assert (after.position.weight, after.cause) == (10, "tried")
-    assert after.why.endswith("a few requests now and then show whether it still fails, since nothing else does")
+    assert after.why.endswith("it gets a few requests now and then, to see whether it still fails")
     assert tried(after.position, 3.3, 0.98, rps=10.0).position.weight == 0
     assert tried(after.position, 3.3, 0.95, rps=10.0).position.weight == 10, "it may still be what was known before"
     assert tried(after.position, 3.3, 0.95, rps=10.0, failed_rps=5.0).position.weight == 0

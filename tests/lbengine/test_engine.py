@@ -69,9 +69,7 @@ def test_each_change_is_recorded_with_before_after_and_why(site: DrivenHAProxy) 
     site.cycle(host1="interference")
     (change,) = site.changes()
     assert (change.what, change.target, change.before, change.after) == ("weight", "host1", 100, 0)
-    assert change.why == (
-        "interference: run delay 14.2x; the others can carry all 240 requests/s (they can surely answer 600)"
-    )
+    assert change.why == "interference: run delay 14.2x; the others can carry all 240 requests/s"
     assert (change.by, change.applied) == ("lbengine", True)
     assert [message for message in site.engine.outbox if isinstance(message, Change)] == [change]
 
@@ -174,7 +172,7 @@ def test_without_verdicts_the_lease_runs_out_and_the_baseline_is_set(site: Drive
     site.cycle(host1="interference")
     site.silent_cycle(SETTINGS.lease_s - 0.1)
     assert site.weights() == [0, 100, 100]
-    assert "host1 0 -> 100 (no fresh Verdict for 3 s: back to the baseline)" in site.silent_cycle()
+    assert "host1 0 -> 100 (nothing new is known of it for 3 s: back to the baseline)" in site.silent_cycle()
     assert site.weights() == [100, 100, 100]
 
 
@@ -187,7 +185,7 @@ def test_a_node_that_falls_silent_keeps_its_baseline_weight(site: DrivenHAProxy)
             v=1, node=host, pool="web", time_unix_s=0, state="calm", since_unix_s=0, severity=0, path=[], model=""
         )
         site.engine.inbox.put(verdict, site.now_s)
-    assert "host1 0 -> 100 (no fresh Verdict" in site.silent_cycle()
+    assert "host1 0 -> 100 (nothing new is known" in site.silent_cycle()
 
 
 @pytest.mark.parametrize("state", ["unknown", "overload", "calm"])
@@ -213,7 +211,7 @@ def test_two_of_three_beside_neighbours_are_both_reduced_and_one_of_them_is_drai
 
 def test_all_slow_in_one_verdict_is_panic(site: DrivenHAProxy) -> None:
     site.cycle()
-    assert "panic: all servers are slow alike" in site.cycle(host1="interference", host2="all_slow")
+    assert "no neighbour: all have their baseline weights" in site.cycle(host1="interference", host2="all_slow")
     assert site.weights() == [100, 100, 100]
 
 
@@ -368,7 +366,7 @@ def test_a_killed_engine_is_followed_by_one_that_goes_on_where_it_was(site: Driv
     site.cycle()
     site.cycle(host1="interference")
     site.start()
-    assert site.silent_cycle() == "web: host1 stays at 0 of 100 (waiting for its first Verdict); 2 others unchanged"
+    assert site.silent_cycle() == "web: host1 stays at 0 of 100 (not judged yet); 2 others unchanged"
     assert "host1 stays at 0" in site.cycle(host1="interference")
     for _ in range(25):
         site.cycle()
@@ -596,7 +594,6 @@ def test_a_change_shows_what_p95_was_and_is_predicted_to_be_and_later_what_came_
     assert change.rt_p95_ms is not None
     assert change.rt_p95_predicted_ms is not None
     assert change.rt_p95_predicted_ms < 10.0 < change.rt_p95_ms
-    assert f"; p95 {change.rt_p95_ms:.1f} ms, predicted {change.rt_p95_predicted_ms:.1f}" in change.why
     for _ in range(25):
         turn(site, 0.0, 4.2, host1="interference")
     _, follow = site.changes()
@@ -604,8 +601,8 @@ def test_a_change_shows_what_p95_was_and_is_predicted_to_be_and_later_what_came_
     assert follow.before == change.rt_p95_ms
     assert isinstance(follow.after, float)
     assert follow.after == pytest.approx(4.2, rel=0.05)
-    assert re.match(r"the pool's p95 \d+\.\d -> 4\.\d ms", follow.why)
-    assert follow.why.endswith(", host1's share of the requests 33% -> 0%: 10 s after the weight 100 -> 0")
+    assert re.match(r"p95 \d+\.\d -> 4\.\d ms \(expected \d+\.\d\)", follow.why)
+    assert follow.why.endswith(", its share of the requests 33% -> 0%: 10 s after the weight 100 -> 0")
 
 
 def test_a_move_that_is_cut_short_is_reported_when_it_ends(site: DrivenHAProxy) -> None:
@@ -621,7 +618,7 @@ def test_a_move_that_is_cut_short_is_reported_when_it_ends(site: DrivenHAProxy) 
         site.cycle()
     recorded = [change for change in site.changes() if change.what == "outcome"]
     assert [change.follows for change in recorded] == [down.id, up.id]
-    assert recorded[1].why.startswith("the pool's p95 is not known")
+    assert recorded[1].why.startswith("the p95 is not known")
 
 
 def test_a_move_that_is_cut_short_at_once_has_no_outcome() -> None:
@@ -791,7 +788,7 @@ def test_who_stands_by_looks_at_nothing_and_takes_over_what_it_is_given(site: Dr
     given = site.engine.store.load()
     other.take_over(given, None, site.now_s, after_another=True)
     site.engine = other
-    assert "host1 stays at 0 of 100 (waiting for its first Verdict)" in site.silent_cycle()
+    assert "host1 stays at 0 of 100 (not judged yet)" in site.silent_cycle()
     site.balancer.send("set server web/host1 weight 50")
     site.cycle(host1="interference")
     assert site.weights()[0] == 0, "the one before may be on its way back: that is not someone else"

@@ -165,7 +165,7 @@ def test_where_no_weight_is_configured_the_command_says_whose_value_it_keeps(tmp
         resumed = engine.command(Request(action="resume", by="alice"), 4.0)
     assert "baseline: 10.0.0.2:80 has weight 8 now, it had 20, and none is configured" in sentence
     assert resumed.endswith(
-        "; IPVS has no configured weight of these, so that of now is their baseline: 10.0.0.1:80 20, 10.0.0.2:80 8"
+        "; IPVS has no configured weights, so those of now are the baselines: 10.0.0.1:80 20, 10.0.0.2:80 8"
     )
 
 

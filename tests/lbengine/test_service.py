@@ -67,7 +67,7 @@ def test_a_silent_detector_leads_back_to_the_baseline_after_the_lease(site: Lben
         await until(lambda: site.weights()[0] == 0, site, "host1 at 0")
         await detector.silence()
         await until(lambda: site.weights() == [100, 100, 100], site, "the baseline")
-        await until(lambda: "no fresh Verdict for 1.5 s" in site.log.read_text(), site, "the reason")
+        await until(lambda: "nothing new is known of it for 1.5 s" in site.log.read_text(), site, "the reason")
 
     site.with_settings(lease_s=1.5)
     story(site, script)

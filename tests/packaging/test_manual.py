@@ -18,9 +18,7 @@ def plain(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.replace("\\&", "").replace("\\-", "-").splitlines())
 
 
-@pytest.mark.parametrize(
-    "words", [["slackwater", "config"], ["slackwater-monitor"], ["slackwater-sniffer"], ["slackwater-wsengine"]]
-)
+@pytest.mark.parametrize("words", [["slackwater-monitor"], ["slackwater-sniffer"], ["slackwater-wsengine"]])
 def test_a_manual_page_has_the_text_of_the_reference_for_each_command(words: list[str]) -> None:
     path = shutil.which(words[0], path=f"{ROOT / '.build/bin'}:{ROOT / 'target/release'}")
     if path is None:
@@ -32,3 +30,13 @@ def test_a_manual_page_has_the_text_of_the_reference_for_each_command(words: lis
     ours = {name: text for name, text in sections if name.split()[: len(words)] == words}
     assert len(ours) > 1
     assert not [name for name, text in ours.items() if text not in page]
+
+
+def test_the_manual_of_slackwater_has_all_commands_of_a_site_and_none_of_the_lab() -> None:
+    manual = packaging_module("manual")
+    page = plain(manual.man_page(manual.in_reference(REFERENCE, "slackwater"), "1.0", 0))
+    assert page.count("\n.SS slackwater status\n") == 1
+    assert page.count("\n.SS slackwater governor run\n") == 1
+    assert "For developers" not in page
+    assert "slackwater lab" not in page
+    assert "slackwater-monitor" not in re.findall(r"(?m)^.SS (\S+)", page)

@@ -47,6 +47,33 @@ def test_the_text_of_a_template_is_listed_without_its_tags(tmp_path: Path) -> No
     ]
 
 
+SCRIPT = """// never shown to anybody, "not this"
+const silent = `no connection for ${seconds} s`;
+show("Nothing was measured");
+"""
+RUST = r"""/// A comment about nothing.
+const QUOTE: char = '"';
+fn reason() -> String {
+    format!("no disk with a device \
+             behind {name}")
+}
+#[cfg(test)]
+mod tests { const SHOWN: &str = "not shown to anybody"; }
+"""
+
+
+def test_strings_of_scripts_and_of_the_programs_of_a_node_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "page.js").write_text(SCRIPT)
+    (tmp_path / "disk.rs").write_text(RUST)
+    assert [(text.line, text.text) for text in texts(tmp_path / "page.js", tmp_path)] == [
+        (2, "no connection for {...} s"),
+        (3, "Nothing was measured"),
+    ]
+    assert [(text.line, text.text) for text in texts(tmp_path / "disk.rs", tmp_path)] == [
+        (4, "no disk with a device behind {...}"),
+    ]
+
+
 def test_each_part_that_speaks_to_people_is_read() -> None:
     folders = {path.relative_to(ROOT).parts[0] for path in files()}
-    assert folders == {"slackwater", "detector", "lbengine", "web"}
+    assert folders == {"slackwater", "detector", "lbengine", "web", "monitor", "node", "sniffer", "wsengine"}

@@ -192,8 +192,7 @@ def test_the_engines_reason_stands_alone_when_it_names_the_state(pool: Pool) -> 
     ]
     assert [row.summary for row in pool.view().rows] == [
         "a noisy neighbour takes its CPU cache, so it gets weight 0 instead of 100",
-        "all servers are slow together, so no neighbour is believed and each has its full weight; "
-        "a noisy neighbour takes its CPU cache",
+        "all servers are slow together, so each has its full weight; a noisy neighbour takes its CPU cache",
         "down in the balancer; ramp",
         "",
         "it is calm again and gets its full weight",

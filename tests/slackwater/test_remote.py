@@ -81,7 +81,7 @@ def test_log_gives_the_changes_and_none_that_are_too_old(dashboard: Dashboard) -
 def test_why_shows_the_story(dashboard: Dashboard) -> None:
     result = dashboard.run("why", "web1")
     assert result.stdout.startswith("web1 (web): interference since ")
-    assert ": 100 → 0, by lbengine: a noisy neighbour slows it" in result.stdout
+    assert ": 100 → 0, by lbengine: interference: run delay 14x" in result.stdout
     assert dashboard.run("why", "web2").stdout == "web2 (web): no episode within a week\n"
 
 

@@ -37,7 +37,7 @@ def view(pool: str = "web", state: State = "calm", **more: object) -> PoolStatus
 
 
 SEEN = [
-    ([view()], "acting", "In pool web a server that is slow by itself, as beside a noisy neighbour, gets less weight"),
+    ([view()], "acting", "In pool web a server that is slow gets less weight until it is well again."),
     ([view(mode="observe")], "observing", "In pool web decisions are recorded, and no weight is changed."),
     ([view(paused=True)], "paused", "Pool web has the baseline weights"),
     ([view(stale=True, age_s=12.0)], "broken", "The controller is silent about pool web"),
@@ -56,7 +56,7 @@ def test_each_state_has_its_sentence_and_a_next_step(
     stands = standing(views)
     assert (stands.state, stands.symbol) == (state, SYMBOLS[state])
     assert sentence in stands.sentence
-    assert stands.todo.endswith((".", "?"))
+    assert stands.todo.endswith(".")
 
 
 def test_every_state_is_among_them() -> None:
@@ -86,4 +86,4 @@ def test_something_is_to_be_done_about_a_server_that_fails(mode: str) -> None:
     failing = view(mode=mode)
     failing.rows[0].peers_failed_share = 0.0
     stands = standing([failing])
-    assert stands.todo == "Look at web1: what fails there is no neighbour, and no load is moved to it."
+    assert stands.todo == "look at the error log of web1: no neighbour is the cause."

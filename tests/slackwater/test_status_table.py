@@ -59,3 +59,7 @@ def test_a_wide_terminal_has_all_columns_and_the_cpu_that_monitors_measure() -> 
 
 def test_a_pool_without_servers_has_no_table() -> None:
     assert "2 servers read" in lines(80)
+
+
+def test_it_ends_with_what_to_do() -> None:
+    assert lines(120, *ROWS)[-1].startswith("To do: wait some seconds"), "as it has just started"

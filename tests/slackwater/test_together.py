@@ -141,7 +141,7 @@ def test_an_episode_without_changes_says_why_there_is_none(tmp_path: Path) -> No
     episode = seen(tmp_path, *verdicts("web1", (0, "overload"), (20, "calm")))
     assert as_text(episode).splitlines()[1:] == [
         "  because why overload",
-        "  no weight was changed: its own load fills it, and for load no server is relieved",
+        "  no weight was changed: its own load fills it, and no neighbour is the cause",
     ]
 
 

@@ -117,7 +117,7 @@ def test_the_page_s_address_comes_first_and_the_page_shows_what_was_told(start: 
     assert "`forks` began beside host2: many short-lived processes" in printed, "and what was noisy"
     assert "host2: interference (cpu)\n            because a program that wants a CPU waits " in printed
     assert "would have been done: weight of host2: 100 → " in printed
-    assert "            because a noisy neighbour slows it" in printed
+    assert "            because interference: a program that wants a CPU waits " in printed
     assert "docs/operations/install.md" in printed.partition("Next:")[2]
     status, health = get(url, "/healthz")
     assert status == 200, health

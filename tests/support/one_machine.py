@@ -9,7 +9,7 @@ import numpy as np
 from slackwater.core.messages import State
 from slackwater.detector.classify.episodes import CODES, SIGNS, STATES, Signs, StateMachines
 from slackwater.detector.classify.evidence import QUIET, REFERENCE_S, Evidence
-from slackwater.detector.explain import episode_reason
+from slackwater.detector.explain import episode_reason, proof_numbers
 
 EVIDENCE = Evidence(calm=(99_950, 50, 100, 10), neighbour=(100, 10, 200, 700))
 """Round figures: a quiet tick says -2.3, a faint one 3.0, a weak one 5.0, a strong one 8.9."""
@@ -111,7 +111,7 @@ class OneMachine:
             STATES[int(steps.state[0])],
             float(steps.since_unix_s[0]),
             int(steps.episode[0]),
-            episode_reason(steps, 0, (*SIGNS, SIGNAL)),
+            "; ".join([episode_reason(steps, 0), *proof_numbers(steps, 0, (*SIGNS, SIGNAL))]),
             bool(steps.began[0]),
             bool(steps.waits[0]),
             float(steps.probability[0]),

@@ -38,6 +38,10 @@ def crowded_story(pool: str, servers: int, slow: int) -> Iterator[Message]:
             traffic.times = ResponseTimes(name, 0.3, [(40, 76), (90, 4)])
             cpu = Cpu("cgroup", 0.4)
             yield Sample(1, name, pool, T0 - ago, "boot", 60 - ago, 1.0, source="balancer", cpu=cpu, traffic=traffic)
+        before = [ServerState(name, "up", 100, 100, 100) for name in names]
+        yield Cycle(
+            1, pool, T0 - ago, "act", False, "leastconn", "optimal", f"{pool}: unchanged", before, "concurrency"
+        )
     for n, name in enumerate(names):
         if n >= slow:
             yield Verdict(1, name, pool, T0, "calm", T0 - 60, 0.0, [], "start")

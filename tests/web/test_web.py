@@ -75,8 +75,8 @@ def test_the_page_has_the_table_without_a_script(client: FlaskClient, journal: J
     assert page.fields["what"] == ["weight of web1: 100 → 0"]
     slowed = "a noisy neighbour slows it"
     assert page.fields["why"] == [f"{slowed}, so it gets weight 0 instead of 100", ""]
-    assert page.fields["reason"] == [slowed]
-    assert page.fields["details"] == ["interference: run delay 14x", "", "interference: run delay 14x"]
+    assert page.fields["reason"] == ["interference: run delay 14x"]
+    assert page.fields["details"] == ["interference: run delay 14x", "", ""]
     assert page.stands["state"] == "acting"
 
 
@@ -105,7 +105,7 @@ def test_a_silent_controller_looks_dead(client: FlaskClient, journal: Journal, c
     ]
     assert (page.stands["state"], page.stands["symbol"]) == ("broken", "✕")
     assert page.stands["sentence"].startswith("The controller is silent about pool web")
-    assert "slackwater restore --all" in page.stands["todo"]
+    assert "systemctl restart slackwater-controller" in page.stands["todo"]
     assert page.fields["word"] == ["unknown", "unknown"]
     assert page.fields["rps"] == [NOTHING, NOTHING]
     assert page.fields["symbol"][0] == "?"
@@ -136,7 +136,7 @@ def test_names_and_reasons_with_markup_stay_text(tmp_path: Path, client: FlaskCl
     assert "<script>alert" not in answer
     page = Texts(answer)
     assert page.fields["details"][0] == MARKUP
-    assert page.fields["details"][-1] == MARKUP
+    assert page.fields["reason"][-1] == MARKUP
     assert page.fields["sentence"] == [MARKUP]
     assert page.fields["node"][3] == MARKUP
     assert all(

@@ -30,10 +30,10 @@ SIGNALS = (
     ("rt_p95_ms", "p95 of its response time", milliseconds),
     ("rps", "requests per second", number),
     ("cpu", "CPU", percent),
-    ("run_delay_per_cpu_s", "run delay per CPU second", lambda value: _plain(value, " s")),
-    ("steal", "steal", percent),
-    ("pressure_cpu", "CPU pressure", percent),
-    ("cpi", "cycles per instruction, or per load of the probe", lambda value: _plain(value, "")),
+    ("run_delay_per_cpu_s", "wait for a CPU, per second of CPU time", lambda value: _plain(value, " s")),
+    ("steal", "CPU taken by the hypervisor (steal)", percent),
+    ("pressure_cpu", "time in which a program waited for a CPU", percent),
+    ("cpi", "cycles per instruction or memory access", lambda value: _plain(value, "")),
     ("errors_per_s", "errors per second", number),
 )
 

@@ -125,12 +125,9 @@ class ShownPool(msgspec.Struct):
     hurt: bool
     """Whether a target of response time is missed."""
     total_rps: str
-    slowest: str
     total_errors: str
     failing: str
     """The servers that fail well more than their peers."""
-    moved: str
-    moved_note: str
     strip: str
     """Each server's symbol, in the order of the balancer."""
     calm_note: str
@@ -160,13 +157,6 @@ def show(
 ) -> ShownPool:
     """The texts of a pool; `changes` newest first, `episodes` those that go on."""
     rps = [row.rps for row in view.rows if row.rps is not None]
-    slow = max(view.rows, key=lambda row: row.rt_p95_ms or -1.0, default=None)
-    slowest = (
-        f"slowest: {slow.node} {milliseconds(slow.rt_p95_ms)}"
-        if slow is not None and slow.rt_p95_ms is not None
-        else ""
-    )
-    reduced = [row.node for row in view.rows if share_of(row.weight, row.full_weight) < 1.0]
     p95_target = settings.target_p95_ms if settings else 0.0
     p99_target = settings.target_p99_ms if settings else 0.0
     rows = view.rows
@@ -197,11 +187,8 @@ def show(
         p99_note=_against(view.rt_p99_ms, p99_target),
         hurt=_beyond(view.rt_p95_ms, p95_target) or _beyond(view.rt_p99_ms, p99_target),
         total_rps=number(sum(rps) if rps else None),
-        slowest=slowest,
         total_errors="0" if errors and not any(errors) else number(sum(errors) if errors else None),
         failing=f"failing: {listed(failing, 3)}" if failing else "",
-        moved=NOTHING if view.stale else f"{len(reduced)} of {len(view.rows)}",
-        moved_note="" if view.stale or not reduced else ", ".join(reduced[:3]) + ("…" if len(reduced) > 3 else ""),
         strip="".join(badge(row).symbol for row in view.rows) if not all_rows and len(view.rows) > FEW else "",
         calm_note=f"{left_out} of {len(view.rows)} servers are not listed here" if left_out else "",
         evenness=f"Unequal servers: {view.evenness}." if view.evenness else "",
@@ -328,14 +315,9 @@ def _beyond(value: float | None, target: float) -> bool:
 
 def _against(value: float | None, target: float) -> str:
     if not target:
-        return "no target is set"
-    if value is None:
-        return f"target {milliseconds(target)}"
-    return (
-        f"✕ above the target of {milliseconds(target)}"
-        if value > target
-        else f"✓ within the target of {milliseconds(target)}"
-    )
+        return "no target"
+    sign = "" if value is None else "✕ above " if value > target else "✓ "
+    return f"{sign}target {milliseconds(target)}"
 
 
 def share_of(weight: int | None, baseline: int | None) -> float:

@@ -90,7 +90,11 @@ def _render(views: list[PoolStatus], now_unix_s: float, out: Console) -> Rendera
         sentence = f"last cycle: {view.sentence}" if view.stale and view.age_s is not None else view.sentence
         parts += [_headline(view), *_table(view, now_unix_s, out), Text(sentence, style="dim")]
         parts += [Text(f"unequal servers: {view.evenness}", style="dim"), Text()] if view.evenness else [Text()]
-    return Group(*parts[:-1])
+    if not views:
+        return Group()
+    stands = standing(views)
+    parts.append(Text(f"{stands.symbol} {stands.state}: {stands.sentence}", style="dim"))
+    return Group(*parts, Text(f"To do: {stands.todo}", style="bold"))
 
 
 def _headline(view: PoolStatus) -> Text:
@@ -109,8 +113,6 @@ def _headline(view: PoolStatus) -> Text:
         age = "nothing was recorded yet" if view.age_s is None else f"nothing new for {duration(view.age_s)}"
         line.append(f"\nSTALE: {age}", style="bold red")
     line.append(f"\n{view.headline}")
-    stands = standing([view])
-    line.append(f"\n{stands.symbol} {stands.state}: {stands.sentence} {stands.todo}", style="dim")
     return line
 
 

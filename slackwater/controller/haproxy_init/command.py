@@ -230,9 +230,9 @@ def _about(backend: FoundBackend, is_pool: bool, why_not: str) -> list[str]:
             warnings.append(unresolved)
         if others := [server.name for server in backend.servers if server.protocol != "http1" and server.host]:
             warnings.append(
-                f"{', '.join(others)}: no HTTP/1 in the clear, which packets tell response times of. Over TLS they are"
-                " shown once as many turns as requests were seen; of FastCGI, HTTP/2 and TCP there are HAProxy's"
-                " own counts and mean at most"
+                f"{', '.join(others)}: no HTTP/1 in the clear, so packets may not tell response times. Over TLS they do"
+                " once as many answers as requests were seen; of FastCGI, HTTP/2 and TCP there are HAProxy's own counts"
+                " and mean at most"
             )
         return [head, "  ✓ can be driven", *(f"  ! {text}" for text in warnings)]
     return [head, f"  ✕ left out: {why_not or 'not asked for'}"]

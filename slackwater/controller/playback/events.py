@@ -153,7 +153,7 @@ def lines(event: Event) -> list[str]:
                 + ".",
                 f"The detector (model {event.model}) and lbengine (law {event.law}, balance {event.balance}) are those"
                 " of a real site, in observe mode.",
-                "They do not know when noise was made. Nothing of this machine is measured or changed.",
+                "They are not told when noise was made. Nothing of this machine is measured or changed.",
                 "",
             ]
         case Noise():

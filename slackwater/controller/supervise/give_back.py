@@ -92,12 +92,12 @@ def after_failed_start(config: Path) -> None:
     try:
         settings = settings_for_restore(config)
     except ConfigError:
-        log.error("no weights were looked after: the settings that were accepted last are not known")
+        log.error("no weights were set back: the settings that were accepted last are not known")
         return
     try:
         _after_failed_start(settings)
     except Exception:  # the reason why the start failed must be told all the same
-        log.exception("the weights could not be looked after")
+        log.exception("the weights could not be set back")
 
 
 def _after_failed_start(settings: ControllerSettings) -> None:

@@ -142,7 +142,7 @@ class Supervisor:
             self._add(self._part(LBENGINE))
             nats_server.wait_until_it_answers(settings.bus.listen, nats_server.log_file(settings), meanwhile=self._tend)
             if settings.balancer_view.mode == "off" and not nats_server.nodes_of(settings):
-                log.warning("no node may log in to the bus yet: `slackwater bus node add POOL NODE`")
+                log.warning("no web server's monitor may log in yet: `slackwater bus node add POOL NODE`")
         for name in names_of(settings):
             if self._child(name) is None:
                 self._add(self._part(name))

@@ -146,7 +146,7 @@ class Bucket:
                     f"$JS.API.STREAM.LEADER.STEPDOWN.{self._name}", timeout=STORE_ANSWERS_WITHIN_S
                 )
         except (nats.errors.Error, TimeoutError, OSError) as error:
-            raise BusError(f"the key-value store at {self._url} was not spread ({_text(error)})") from None
+            raise BusError(f"the key-value store at {self._url} does not spread ({_text(error)})") from None
 
 
 class Bus:

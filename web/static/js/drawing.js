@@ -11,8 +11,8 @@ export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-// Episodes behind the lines: a tinted band with the state's symbol and the node's name.
-export function drawSpans(plot, spans) {
+// Episodes behind the lines: a tinted band, `labelled` with the state's symbol and the node's name.
+export function drawSpans(plot, spans, labelled) {
   const { ctx, bbox } = plot;
   const dpr = devicePixelRatio;
   ctx.save();
@@ -29,6 +29,7 @@ export function drawSpans(plot, spans) {
     ctx.fillRect(from, bbox.top, width, bbox.height);
     ctx.fillStyle = colour(span.state);
     ctx.fillRect(from, bbox.top, width, 3 * dpr);
+    if (!labelled) continue;
     const words = `${SYMBOLS[span.state]} ${span.node} ${WORDS[span.state]}`;
     const fits = ctx.measureText(words).width + 8 * dpr < width ? words : SYMBOLS[span.state];
     ctx.fillText(fits, from + 4 * dpr, bbox.top + bbox.height - 3 * dpr);

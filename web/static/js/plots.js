@@ -11,7 +11,8 @@ const TAIL_STEPS = 6;
 const COLOURS = 8;
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]]; // for the servers beyond the colours
 const ROOM_ABOVE = 1.12;
-const LEAST_SHOWN_S = 120;
+const LEAST_SHOWN_S = 20;
+const FEW_S = 150; // a plot of so little is drawn in seconds
 const LEAST_DRAG_PX = 8;
 const LEAST_CHOSEN_S = 10;
 const MOST_NAMES = 8; // with more, only the servers in front have their names at their lines
@@ -23,9 +24,9 @@ const SIGNALS = [
   { key: "rps", title: "Requests per second", unit: (value) => plain(value, "/s"), first: true },
   { key: "errors_per_s", title: "Errors per second", unit: (value) => plain(value, "/s") },
   { key: "cpu", title: "CPU", unit: percent },
-  { key: "run_delay_per_cpu_s", title: "Run delay per CPU second", unit: seconds },
-  { key: "steal", title: "Steal", unit: percent },
-  { key: "cpi", title: "Cycles per instruction, or per load of the probe", unit: plain },
+  { key: "run_delay_per_cpu_s", title: "Wait for a CPU, per second of CPU time", unit: seconds },
+  { key: "steal", title: "CPU taken by the hypervisor (steal)", unit: percent },
+  { key: "cpi", title: "Cycles per instruction or memory access", unit: plain },
 ];
 
 function svg(name, attributes) {
@@ -34,11 +35,18 @@ function svg(name, attributes) {
   return element;
 }
 
+// The places of values without a neighbour, which no line shows.
+function alone(plot, number) {
+  const values = plot.data[number];
+  return values.flatMap((value, place) => (value != null && values[place - 1] == null && values[place + 1] == null ? [place] : []));
+}
+
 class Figure {
-  constructor(stack, signal, last) {
+  constructor(stack, signal, place, count) {
     this.stack = stack;
     this.signal = signal;
-    this.last = last;
+    this.first = place === 0;
+    this.last = place === count - 1;
     this.element = document.createElement("figure");
     const caption = document.createElement("figcaption");
     const name = document.createElement("b");
@@ -92,7 +100,7 @@ class Figure {
   }
 
   get height() {
-    return this.last ? 144 : 120;
+    return this.canvas.clientHeight;
   }
 
   build() {
@@ -103,7 +111,7 @@ class Figure {
     const line = (node) => {
       const look = this.stack.lookOf(node);
       const front = focus.includes(node);
-      return { stroke: colour(look.colour), width: front ? 2.5 : 1.25, dash: look.dash, alpha: front || focus.length === 0 ? 1 : 0.7, points: { show: false }, paths };
+      return { stroke: colour(look.colour), width: front ? 2.5 : 1.25, dash: look.dash, alpha: front || focus.length === 0 ? 1 : 0.7, points: { show: true, size: 4, fill: colour(look.colour), filter: alone }, paths };
     };
     const data = this.data();
     const days = this.stack.lastS > 2 * 86400;
@@ -121,7 +129,7 @@ class Figure {
           { ...axis, size: 58, space: 30, values: (_, splits) => splits.map((value) => this.signal.unit(value)) },
         ],
         hooks: {
-          drawClear: [(plot) => drawSpans(plot, this.stack.series.spansOf(nodes))],
+          drawClear: [(plot) => drawSpans(plot, this.stack.series.spansOf(nodes), this.first)],
           draw: [
             (plot) => drawMarks(plot, this.stack.series.marksOf(nodes), this.signal.stepped),
             (plot) => drawCuts(plot, this.cuts(), this.signal.unit),
@@ -189,7 +197,7 @@ export class Stack {
     for (const look of ["(prefers-color-scheme: dark)", "print"]) {
       matchMedia(look).addEventListener("change", () => this.figures.forEach((f) => f.build()));
     }
-    this.tailS = TAIL_STEPS * Number(section.dataset.step);
+    this.stepS = Number(section.dataset.step);
     this.byTails = section.dataset.tails === "1";
     this.loadedMs = -Infinity;
     this.near = !this.byTails; // to the visible part of the page
@@ -207,12 +215,13 @@ export class Stack {
   // Only the last steps, where those before are there.
   renew() {
     if (document.hidden || !this.near || !this.told) return;
-    const recent = this.byTails && performance.now() - this.loadedMs < (this.tailS * 1000) / 2;
-    this.load(recent ? this.tailS : this.lastS);
+    const tailS = TAIL_STEPS * this.stepS;
+    const recent = this.byTails && performance.now() - this.loadedMs < (tailS * 1000) / 2;
+    this.load(recent ? tailS : this.lastS);
   }
 
   async load(lastS = this.lastS) {
-    const query = new URLSearchParams({ last_s: lastS, step_s: this.section.dataset.step });
+    const query = new URLSearchParams({ last_s: lastS, step_s: this.stepS });
     if (this.section.dataset.until) query.set("until_unix_s", this.section.dataset.until);
     for (const node of this.drawn) query.append("node", node);
     try {
@@ -222,11 +231,23 @@ export class Stack {
       if (lastS === this.lastS) this.series = new Series();
       this.series.merge(found);
       this.loadedMs = performance.now();
+      if (this.byTails && this.fit()) return;
       this.draw();
     } catch (error) {
       this.loading.hidden = false;
       this.loading.textContent = `The series cannot be loaded (${error.message}); reload the page to try again.`;
     }
+  }
+
+  // Steps of a second while there are a few minutes of data, as after a start; answers whether all is loaded again.
+  fit() {
+    const { last, step } = this.section.dataset;
+    const isShort = this.series.newest - this.span()[0] < FEW_S;
+    const [lastS, stepS] = isShort ? [2 * FEW_S, 1] : [Number(last), Number(step)];
+    const differs = this.lastS !== lastS;
+    [this.lastS, this.stepS] = [lastS, stepS];
+    if (differs) this.load();
+    return differs;
   }
 
   // From each event: who is not calm, which servers are drawn (none: all), and on a live plot the last seconds.
@@ -267,7 +288,7 @@ export class Stack {
       return;
     }
     for (const figure of this.figures) figure.plot?.destroy();
-    this.figures = shown.map((signal, place) => new Figure(this, signal, place === shown.length - 1));
+    this.figures = shown.map((signal, place) => new Figure(this, signal, place, shown.length));
     this.parent.replaceChildren(...this.figures.map((figure) => figure.element));
     this.legend.hidden = this.names.length <= MOST_NAMES; // each has its name at its line
     this.legend.replaceChildren(...this.names.map((node) => this.legendOf(node)));

@@ -83,6 +83,8 @@ function showList(section, parent, pool) {
       element.dataset.key = item.key;
     }
     fill(element, item);
+    const moment = element.querySelector("a.moment");
+    if (moment) moment.href = `/pools/${encodeURIComponent(section.dataset.pool)}?until_unix_s=${Math.trunc(item.time_unix_s) + 30}&last_s=120#signals`;
     const since = element.querySelector('[data-field="since"]');
     if (since) since.title = item.since_unix_s == null ? "" : `since ${dayAndClock(item.since_unix_s)} (${utc(item.since_unix_s)})`;
     if (element === place) place = place.nextElementSibling;
