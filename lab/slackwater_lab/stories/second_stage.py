@@ -42,7 +42,8 @@ PIECE_S = 10.0
 """The load comes in pieces of this length."""
 RETUNED_WITHIN_S = {"all-noisy": 240.0, "search": 400.0}
 """Scenario -> time within which all nodes must be retuned."""
-BACK_WITHIN_S = 90.0
+BACK_WITHIN_S = 180.0
+"""Longer than a node takes that still looks affected, until its recheck (`slackwater/retune/stage.py`)."""
 SEARCH: dict[str, Any] = {"policy": "search", "search_measure_s": 10.0, "leave_after_s": 10.0}
 """Settings of `[retune]`, for the scenario `search`."""
 PHASES = ("calm", "without", "with")
