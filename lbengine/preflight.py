@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from slackwater.core.config import PoolSettings
 from slackwater.lbengine.balancer import BalancerError, Server, Snapshot
+from slackwater.lbengine.decision.warm_up import is_coarse
 
 FINE_BASELINE = 20
 """The lowest weight that allows steps of 5%."""
@@ -46,9 +47,11 @@ def check_servers(
         )
     active = [server for server in active if not server.placeholder]
     if coarse := names(server for server in active if 0 < weights[server.name] < FINE_BASELINE):
+        at_once = any(weights[server.name] > 0 and is_coarse(weights[server.name]) for server in active)
+        comes_up = ", and one that comes up gets its weight at once (1, 2, 5 and 10 have no warm-up)" if at_once else ""
         warnings.append(
             f"{where}: the weights of {coarse} are too small for fine steps, so a slow server is given all of its"
-            f" weight or hardly any; give servers {FINE_BASELINE} or more, as much as their sizes call for"
+            f" weight or hardly any{comes_up}; give servers {FINE_BASELINE} or more, as much as their sizes call for"
         )
     if away := ", ".join(f"{server.name} ({server.condition})" for server in active if not server.available):
         warnings.append(f"{where}: {away} left alone as long as it takes no requests")

@@ -7,11 +7,12 @@ docs/reference/metrics.md lists the metrics; the Grafana dashboard and the alert
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from slackwater import __version__
 from slackwater.core import state_dir
+from slackwater.core.config import PoolSettings
 from slackwater.core.journal.journal import Journal, JournalError
 from slackwater.core.messages import PARTS, Change, Governed
 from slackwater.governor.lines import FRESH_S
@@ -60,6 +61,11 @@ METRICS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("slackwater_server_share", ("pool", "node"), "Share of the pool's requests, 0 to 1."),
     ("slackwater_server_errors_per_second", ("pool", "node"), "Requests that failed there, as the balancer saw them."),
     ("slackwater_server_fails", ("pool", "node"), "1 if its share of failed requests is well above its peers'."),
+    (
+        "slackwater_server_away_last_hour",
+        ("pool", "node"),
+        "How many times in the last hour its weight was lowered since it was down or in maintenance.",
+    ),
     (
         "slackwater_server_own_limit_cores",
         ("pool", "node"),
@@ -182,7 +188,7 @@ def _values(reader: JournalReader) -> Iterator[MaybeValue]:
                     labels = (pool, machine.node)
                     values.append(("slackwater_node_lost_share", labels, machine.lost_share))
                     values.append(("slackwater_node_worth_replacing", labels, machine.advice == "replace"))
-            values += _changes(journal, reader.clock())
+            values += _changes(journal, reader.clock(), reader.settings.pool)
     except JournalError:
         yield "slackwater_journal_readable", (), 0
     else:
@@ -255,13 +261,17 @@ def _ages(reader: JournalReader, journal: Journal, views: dict[str, PoolStatus])
         yield "slackwater_lease_valid", (pool,), valid
 
 
-def _changes(journal: Journal, now_unix_s: float) -> Iterator[MaybeValue]:
+def _changes(journal: Journal, now_unix_s: float, pools: Iterable[PoolSettings]) -> Iterator[MaybeValue]:
     for labels, count in journal.kinds_of_change().items():
         yield "slackwater_changes_total", labels, count
     recent = journal.changes(None, 10_000, now_unix_s - RECENT_S)
     counts = Counter((made.pool, made.what, reason_of(made), str(made.applied).lower()) for made in recent)
     for key, count in counts.items():
         yield "slackwater_changes_last_hour", key, count
+    nodes = {pool.name: pool.servers for pool in pools}
+    away = [(made.pool, made.target) for made in recent if made.cause == "away"]
+    for (pool, server), count in Counter(away).items():
+        yield "slackwater_server_away_last_hour", (pool, nodes.get(pool, {}).get(server, server)), count
     for pool in dict.fromkeys(made.pool for made in recent):
         refused = sum(made.pool == pool and made.cause == "not_set" for made in recent)
         yield "slackwater_changes_refused_last_hour", (pool,), refused

@@ -14,7 +14,9 @@ as before, so the second sum does not rise, and nobody can drain a server by fai
 requests its peers have few good answers to compare with, so its own of before count. What most peers share (a deploy on
 all, a broken route) is no server's own, and ends an episode at once.
 
-A server that fails gets no requests, so only a trial shows that it is well again: each request is evidence.
+A server that fails gets no requests, so only a trial shows that it is well again: each request is evidence. Clients
+that are bound to it (a cookie) go on asking it. What they ask is no trial: it is counted while the server has no
+weight, and is expected on top of the requests of a trial.
 """
 
 from __future__ import annotations
@@ -73,6 +75,8 @@ MOST_CERTAIN = 0.98
 """So a few good answers in a trial are enough to change our mind."""
 MEMORY_S = 60.0
 """Without requests the probability that a server still fails falls to 1/e in this time."""
+BOUND_S, LEAST_BOUND_S = 30.0, 1.0
+"""What bound clients ask is averaged over the first, and known after the second."""
 REPORTED_S = 2.0
 """The balancer's word is used for this long."""
 LEAST_COVERED_S = 1e-3
@@ -126,6 +130,12 @@ class Failures(SlotArrays):
     _loses: Floats
     _well: Floats
     """Sums of evidence: that it fails, that it loses good answers, and in an episode that it is well."""
+    _well_s: Floats
+    """Seconds with good answers in which the last of these sums was above 0."""
+    _bound: Floats
+    """(slots, 3) good answers, failures and seconds of an episode in which the server has no weight."""
+    _tried: Floats
+    """(slots, 2) requests and seconds since then in which it has some."""
     _named: Bools
     """Whether it fails well above its peers."""
     on: Bools
@@ -149,6 +159,9 @@ class Failures(SlotArrays):
             _fails=0.0,
             _loses=0.0,
             _well=0.0,
+            _well_s=0.0,
+            _bound=np.zeros(3),
+            _tried=np.zeros(2),
             _named=False,
             on=False,
             _since_unix_s=0.0,
@@ -189,7 +202,8 @@ class Failures(SlotArrays):
             sums[slots] = kept[:, None] * sums[slots] + np.column_stack([ended, failed])
         recent, peers_recent = self._recent_shares(now_s, slots, fresh)
         answers = (columns["traffic.rps"] > 0.0) | (good > 0.0)
-        says = self._says_fails(slots, good, failed, peers_recent)
+        bound = self._of_bound(now_s, slots, good, failed, period_s)
+        says = self._says_fails(slots, good, failed, peers_recent, period_s, bound)
         says = np.minimum(says, self.threshold * period_s / np.where(answers, LEAST_S, REFUSES_S))
         on = self.on[slots]
         common = peers_recent >= 0.5 * recent
@@ -201,7 +215,8 @@ class Failures(SlotArrays):
         begins = ~on & (np.minimum(self._fails[slots], self._loses[slots]) >= self.threshold - 1e-9)
         self._follow(slots, on & ~alike, says, since_s, period_s)
         timed_out = now_s - self._asked_s[slots] >= NO_REQUESTS_TIMEOUT_S
-        ends = on & (alike | timed_out | (self._well[slots] >= self.threshold))
+        is_well = (self._well[slots] >= self.threshold) & (self._well_s[slots] >= WELL_S)
+        ends = on & (alike | timed_out | is_well)
         self._begin(slots[begins], label_unix_s[begins])
         self._end(slots[ends], label_unix_s[ends])
         self._learn(slots, ended, failed, period_s, ~held & (self._fails[slots] <= 0.0) & (ended > 0.0))
@@ -257,12 +272,41 @@ class Failures(SlotArrays):
         reached = order[np.minimum(place, len(order) - 1)] if len(order) else own
         return own, np.where(others > 0, reached, own)
 
-    def _says_fails(self, slots: Ints, good: Floats, failed: Floats, peers: Floats) -> Floats:
-        """(M,) log-likelihood ratio of a server that fails against one that fails as its peers and its own past do."""
+    def _says_fails(
+        self, slots: Ints, good: Floats, failed: Floats, peers: Floats, period_s: Floats, bound: Floats
+    ) -> Floats:
+        """(M,) log-likelihood ratio of a server that fails against one that fails as its peers and its own past do.
+
+        `bound`: (M, 2) good answers and failures per second of bound clients, who ask in either case.
+        """
         ended, past, _ = self._past[slots].T
         usual = clipped(np.maximum(peers, past / np.maximum(ended, 1.0)), RARE, 0.9)
         fails = np.maximum(FAILS, (1.0 + usual) / 2.0)
-        return np.asarray(failed * np.log(fails / usual) + good * np.log((1.0 - fails) / (1.0 - usual)))
+        requests, seconds = self._tried[slots].T
+        rps = np.where(bound.any(axis=1), requests / np.maximum(seconds, 1e-9), (good + failed) / period_s)
+        others = np.maximum(rps - bound.sum(axis=1), 0.0)
+        bound_good, bound_failed = bound.T
+        with np.errstate(divide="ignore", invalid="ignore"):
+            of_failed = np.log((bound_failed + others * fails) / (bound_failed + others * usual))
+            of_good = np.log((bound_good + others * (1.0 - fails)) / (bound_good + others * (1.0 - usual)))
+        return np.where(others > 0.0, failed * of_failed + good * of_good, 0.0)
+
+    def _of_bound(self, now_s: float, slots: Ints, good: Floats, failed: Floats, period_s: Floats) -> Floats:
+        """(M, 2) good answers and failures per second of the clients that are bound to a server in an episode: all of
+        them while it has no weight."""
+        reported_s, _, _, part = self._reported[slots].T
+        on = self.on[slots]
+        alone = on & (now_s - reported_s <= REPORTED_S) & (part <= 0.0)
+        kept = np.exp(-period_s / BOUND_S)[:, None]
+        bound = kept * self._bound[slots] + np.column_stack([good, failed, period_s])
+        self._bound[slots] = np.where(alone[:, None], bound, self._bound[slots])
+        tried = kept * self._tried[slots] + np.column_stack([good + failed, period_s])
+        self._tried[slots] = np.where(alone[:, None], 0.0, tried)
+        seconds = self._bound[slots, 2]
+        known = on & (seconds >= LEAST_BOUND_S)
+        rates = np.where(known[:, None], self._bound[slots, :2] / np.maximum(seconds, 1e-9)[:, None], 0.0)
+        rates[alone] = np.inf  # no request of others is there to judge it by
+        return rates
 
     def _says_loses(
         self, now_s: float, slots: Ints, good: Floats, period_s: Floats, comparable: Bools, common: Bools
@@ -310,17 +354,18 @@ class Failures(SlotArrays):
         before = clipped(self._probability[slots] * np.exp(-since_s / MEMORY_S), 1e-6, MOST_CERTAIN)
         odds = before / (1.0 - before) * np.exp(clipped(says, -50.0, 50.0))
         self._probability[slots] = np.where(on, np.minimum(odds / (1.0 + odds), MOST_CERTAIN), 0.0)
-        well = np.minimum(-says, self.threshold * period_s / WELL_S)
-        self._well[slots] = np.where(on, np.maximum(self._well[slots] + well, 0.0), 0.0)
+        well = self._well[slots] = np.where(on, np.clip(self._well[slots] - says, 0.0, self.threshold), 0.0)
+        self._well_s[slots] = np.where(well > 0.0, self._well_s[slots] + period_s * (says < 0.0), 0.0)
 
     def _begin(self, slots: Ints, label_unix_s: Floats) -> None:
         self.on[slots], self._since_unix_s[slots] = True, label_unix_s
-        self._probability[slots], self._well[slots] = MOST_CERTAIN, 0.0
+        self._probability[slots] = MOST_CERTAIN
+        self._well[slots], self._well_s[slots], self._bound[slots] = 0.0, 0.0, 0.0
 
     def _end(self, slots: Ints, label_unix_s: Floats) -> None:
         """The server is well, or all are alike: what it failed before says nothing any more."""
         self.on[slots], self._named[slots], self._since_unix_s[slots] = False, False, label_unix_s
-        for sums in (self._fails, self._loses, self._well, self._probability, self._window):
+        for sums in (self._fails, self._loses, self._well, self._well_s, self._probability, self._window):
             sums[slots] = 0.0
 
     def _learn(self, slots: Ints, ended: Floats, failed: Floats, period_s: Floats, calm: Bools) -> None:

@@ -15,7 +15,7 @@ from slackwater.core.config import LbengineSettings, PoolSettings
 from slackwater.core.messages import SLOW_ALONE, DecisionCause, Verdict
 from slackwater.lbengine.balancer import Server
 from slackwater.lbengine.baseline import Baseline
-from slackwater.lbengine.decision import alike, belief, explain, guard, kept, limits, position, warm_up
+from slackwater.lbengine.decision import alike, belief, explain, failing, guard, kept, limits, position, warm_up
 from slackwater.lbengine.decision.alike import HeldRequests
 from slackwater.lbengine.decision.calm import Calm
 from slackwater.lbengine.decision.evenness import CalmWeights
@@ -25,7 +25,7 @@ from slackwater.lbengine.decision.position import Position, Requests
 from slackwater.lbengine.decision.room import OVER, Room
 from slackwater.lbengine.decision.split import Share, split, step_of
 from slackwater.lbengine.decision.state import PoolState, PoolView
-from slackwater.lbengine.decision.trials import few
+from slackwater.lbengine.decision.trials import fail_more, few
 from slackwater.lbengine.verdicts import age_s, cause_of, is_failing
 
 TRIED_AFTER_S = {"slow": 1.0, "errors": 2.0, "interference": 3.0}
@@ -62,6 +62,8 @@ class Decisions:
     """As `PoolState.calm_weights`, after this turn; None where nothing is decided."""
     away: Mapping[str, Position] = field(default_factory=dict)
     """Positions of servers that take no requests now."""
+    failing: Mapping[str, failing.FailingServer] = field(default_factory=dict)
+    """As `PoolState.failing`, after this turn."""
 
 
 @dataclass(frozen=True)
@@ -90,21 +92,22 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
     Verdicts of `view` must be by server, not by node.
     """
     held = alike.after(state.held, view.snapshot.servers, view.verdicts, state.rates, state.calm)
+    state = replace(state, failing=failing.after(state.failing, view.verdicts, view.now_s))
     view = replace(view, verdicts=alike.weighed(view.verdicts, held))
     servers = _servers(state, view)
     admission = _admit(state, view, servers, pool)
     reduce = (admission.reduce & servers.movable.keys()) - servers.pins.keys()
     requested = (view.drains.keys() & servers.movable.keys()) - servers.pins.keys()
     drains = _drains(state, servers, requested, pool)
-    failing = {name for name in reduce - drains if view.verdicts[name].state == "errors"}
-    alone = reduce - _with_queues_elsewhere(state, servers, reduce - failing)
+    lost = {name for name in reduce - drains if view.verdicts[name].state == "errors"}
+    alone = reduce - _with_queues_elsewhere(state, servers, reduce - lost)
     loads = [_load(state, view, servers, server, server.name in alone) for server in servers.usable]
     loads = belief.weighed(loads, state.rates, state.calm)
-    staying = [load for load in loads if load.server not in drains | failing]
+    staying = [load for load in loads if load.server not in drains | lost]
     total_rps, snapshot = state.rates.total_rps, view.snapshot
-    most_drained = max(guard.limit(len(servers.usable), pool.max_mitigated) - len(drains | failing), 0)
+    most_drained = max(guard.limit(len(servers.usable), pool.max_mitigated) - len(drains | lost), 0)
     shares = split(staying, total_rps, pool.law, pool.u_threshold, snapshot, most_drained)
-    moves = {name: _Move(Position(0), Reason("drained", request=str(view.drains[name]))) for name in drains}
+    moves = {name: _drained(state, view, pool, name) for name in drains}
     undrained = {name: share.undrained for name, share in shares.items() if share.undrained}
     step = step_of([load.baseline for load in loads], snapshot)
     room = Room(loads, total_rps, pool.u_threshold, snapshot.by_concurrency, step, undrained)
@@ -116,7 +119,7 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
         if name in reduce and verdict is not None:
             moves[name] = _in_episode(state, view, settings, servers, name, shares.get(name), verdict)
         elif name in warming and name not in view.holds:
-            moves[name] = _Move(warming[name], Reason("warm_up"))
+            moves[name] = _Move(warming[name], Reason("warm_up", is_coarse=warm_up.is_coarse(baseline)))
         else:
             moves[name] = _back(state, view, settings, pool, admission, name, baseline)
     weights = {server.name: server.weight for server in servers.usable} | servers.pins
@@ -140,7 +143,7 @@ def decide(state: PoolState, view: PoolView, pool: PoolSettings, settings: Lbeng
     decisions = {name: _decision(state, view, name, moves[name], pool, settings) for name in names}
     calm = kept.calm(state, view, servers.usable, loads)
     calm_weights = kept.calm_weights(state, view, pool, servers.movable, loads)
-    return Decisions(decisions, admission.panic, calm, held, calm_weights, away)
+    return Decisions(decisions, admission.panic, calm, held, calm_weights, away, state.failing)
 
 
 # -- who takes part ---------------------------------------------------------------------------------------------------
@@ -176,7 +179,11 @@ def _admit(state: PoolState, view: PoolView, servers: _Servers, pool: PoolSettin
         {name for name, baseline in servers.movable.items() if state.positions[name].weight < baseline},
         {name for name, verdict in view.verdicts.items() if not verdict.shown},
         (usable - servers.movable.keys()) | servers.pins.keys(),
-        {name: verdict.failed_share or 0.0 for name, verdict in judged.items() if is_failing(verdict)},
+        {
+            name: verdict.failed_share or 0.0
+            for name, verdict in judged.items()
+            if failing.keeps_load(verdict, state.failing.get(name))
+        },
     )
 
 
@@ -235,6 +242,11 @@ def _probability(verdict: Verdict) -> float:
     return verdict.probability
 
 
+def _drained(state: PoolState, view: PoolView, pool: PoolSettings, name: str) -> _Move:
+    cold = warm_up.while_drained(state, view, pool, name)
+    return _Move(Position(0, warm_up=cold), Reason("drained", request=str(view.drains[name])))
+
+
 # -- which move -------------------------------------------------------------------------------------------------------
 
 
@@ -274,8 +286,10 @@ def _requests(state: PoolState, servers: _Servers, name: str, verdict: Verdict) 
     # Answers that the detector does not see change no probability, though the balancer may have counted them.
     answered = bool((state.rates.served or {}).get(name) if verdict.rps is None else verdict.rps)
     failed_rps = (state.rates.errors or {}).get(name, 0.0)
-    fails = failed_rps > 0.0 if verdict.state == "errors" else is_failing(verdict)
-    return Requests(_probability(verdict), answered, by_few.weight, by_few.seconds, by_few.others, fails)
+    usual_rps = before.trial.failed_rps if before.trial is not None and before.is_tried else failed_rps
+    fails = fail_more(failed_rps, usual_rps) if verdict.state == "errors" else is_failing(verdict)
+    probability = _probability(verdict)
+    return Requests(probability, answered, by_few.weight, by_few.seconds, by_few.others, fails, failed_rps)
 
 
 def _back(
@@ -329,7 +343,7 @@ def _given_back(
     if move.reason.cause == "drained":
         if load.weight < load.baseline and abs(weight - load.weight) < settings.min_change * load.baseline:
             weight = load.weight
-        return _Move(Position(weight), replace(move.reason, keeps=weight))
+        return _Move(replace(move.position, weight=weight), replace(move.reason, keeps=weight))
     there = position.given_back(move.position, weight, now_s)
     return _Move(there, replace(move.reason, others_filled=filled, others_wait=filled is None))
 

@@ -32,6 +32,8 @@ class Reason:
     """The weight that a server to drain keeps, for which the others have no room."""
     full: Full | None = None
     """The weight in calm that is not the baseline."""
+    is_coarse: bool = False
+    """The weight is too small for a warm-up."""
     limit: str = ""
     """Who asked for a lower `maxconn`, and why; empty where that is set already."""
 
@@ -84,6 +86,8 @@ def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) ->
         case "away":
             return _listed("it takes no requests now", "and will begin with a few, as its caches may be cold")
         case "warm_up":
+            if reason.is_coarse:
+                return _listed("it came up", "and gets its weight at once: weights of 1, 2, 5 and 10 have no warm-up")
             return _listed("it came up", "and gets more requests as long as it answers them quickly")
         case "no_gain":
             stays = _no_gain(reason.share)

@@ -61,8 +61,10 @@ class Requests:
     others: int
     """Sum of the other servers' weights."""
     fails: bool = False
-    """Whether the server fails well above its peers; in an episode of `errors` whether any request failed in the last
-    second. One that fails at once looks fast."""
+    """Whether the server fails well above its peers; in an episode of `errors` whether more requests failed in the last
+    second than before the trial. One that fails at once looks fast."""
+    failed_rps: float = 0.0
+    """Requests that failed in the last second."""
 
     def share(self, weight: int) -> float:
         """Share of the pool's requests that the server gets with this weight."""
@@ -86,6 +88,8 @@ class Trial:
     """Whether any requests of the trial were answered and judged."""
     few: int = 0
     """The weight with which it began; 0 once it is over, unless its requests were too few to tell."""
+    failed_rps: float = 0.0
+    """`Requests.failed_rps` before it: of clients that are bound to the server."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +104,12 @@ class WarmUp:
     """Time of its last move since then."""
     lowers: bool = True
     """Whether its weight falls while it is away."""
-    odds: float = 0.0
-    """Logarithm of the odds that it is slow, by what its requests showed at this weight."""
     served: int = -1
     """Requests that it had answered when it got this weight; -1: not known yet."""
+    held: int = 0
+    """Requests that it held at each look since then."""
+    long: int = 0
+    """So many were held at each look with a lower weight too, which was not too much: they are long by themselves."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +186,7 @@ def tried(
         if now_s - since_s < min(max(after_s, cost_s / COST_SHARE), MOST_APART_S):
             return dataclasses.replace(position, blind_s=since_s)
         few = max(requests.few, 0 if trial is None else min(MORE * trial.few, baseline // 2))
-        begun = Trial("few", now_s, position.weight, requests.probability, few=few)
+        begun = Trial("few", now_s, position.weight, requests.probability, few=few, failed_rps=requests.failed_rps)
         return moved(dataclasses.replace(position, blind_s=None, trial=begun), few, now_s)
     trial = dataclasses.replace(trial, answered=trial.answered or requests.answered)
     position = dataclasses.replace(position, trial=trial)
@@ -197,7 +203,9 @@ def tried(
     cost_s = trial.cost_s + share * lasted_s
     leaves_doubt = trial.answered and not slow and not requests.fails
     few = trial.few if stage != "over" or leaves_doubt else 0
-    after = Trial(stage, now_s, trial.before, requests.probability, cost_s, trial.answered, few)
+    after = Trial(
+        stage, now_s, trial.before, requests.probability, cost_s, trial.answered, few, failed_rps=trial.failed_rps
+    )
     blind_s = trial.since_s if trial.stage == "judged" else None
     weight = baseline if stage == "all" else max(trial.before, position.least)
     return moved(dataclasses.replace(position, trial=after, blind_s=blind_s), weight, now_s)
@@ -232,7 +240,9 @@ def warmed(position: Position, baseline: int, requests: Requests, now_s: float) 
 def _warming_at(position: Position, weight: int, now_s: float) -> Position:
     """The next stage of a warm-up, in which nothing was shown yet."""
     assert position.warm_up is not None
-    warm_up = dataclasses.replace(position.warm_up, stage_s=now_s, odds=0.0, served=-1)
+    held = position.warm_up.held
+    long = held if weight > position.weight else min(position.warm_up.long, held)
+    warm_up = dataclasses.replace(position.warm_up, stage_s=now_s, served=-1, held=0, long=long)
     return dataclasses.replace(position, weight=weight, warm_up=warm_up)
 
 

@@ -153,6 +153,7 @@ def _reconcile_weights(
             if not forgiving and view.unconfirmed.get(name) != server.weight:
                 held_by_others.add(name)
                 external[name] = (position.weight, server.weight)
-        if name in held_by_others and server.weight == baseline and name not in slow:
+        # Of a server that takes no requests the full weight is a person's word too: it comes back with that.
+        if name in held_by_others and server.weight == baseline and name not in slow and server.available:
             held_by_others.discard(name)
     return replace(state, positions=positions, externally_controlled=frozenset(held_by_others)), external

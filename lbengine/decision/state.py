@@ -12,6 +12,7 @@ from slackwater.lbengine.baseline import Baseline
 from slackwater.lbengine.decision.alike import HeldRequests
 from slackwater.lbengine.decision.calm import Calm
 from slackwater.lbengine.decision.evenness import CalmWeights
+from slackwater.lbengine.decision.failing import FailingServer
 from slackwater.lbengine.decision.position import Position
 from slackwater.lbengine.decision.rates import Rates
 from slackwater.lbengine.overrides.overrides import Pin
@@ -44,6 +45,8 @@ class PoolState:
     calm: Calm = field(default_factory=Calm)
     held: Mapping[str, HeldRequests] = field(default_factory=dict)
     """By server, of those whose nodes call them slow."""
+    failing: Mapping[str, FailingServer] = field(default_factory=dict)
+    """By server, of those that fail well above their peers."""
     calm_weights: CalmWeights = field(default_factory=CalmWeights)
     slow_starts: frozenset[str] = frozenset()
     """Servers that the balancer itself was seen to warm up."""

@@ -146,6 +146,7 @@ def _decided(state: PoolState, decisions: Decisions, values: Collection[WantedVa
         externally_limited=frozenset(still),
         calm=decisions.calm or state.calm,
         held=decisions.held,
+        failing=decisions.failing,
         calm_weights=decisions.calm_weights or state.calm_weights,
     )
 

@@ -45,3 +45,9 @@ def few(state: PoolState, usable: Collection[Server], movable: Mapping[str, int]
     weight = min(max(math.ceil(ratio * others), 2 * kept, 1), baseline)
     few_s = FEW_REQUESTS / max(total_rps * weight / (others + weight), 1e-9)
     return Few(weight, min(max(few_s, FEW_LEAST_S), FEW_MOST_S), others)
+
+
+def fail_more(failed_rps: float, before_rps: float) -> bool:
+    """Whether more requests fail in a trial than before it, when only clients that are bound to the server asked it: by
+    more than such a count of a second wavers."""
+    return failed_rps > before_rps + 2.0 * math.sqrt(before_rps)

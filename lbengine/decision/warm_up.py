@@ -3,7 +3,8 @@
 What it carries with cold caches is not known. So it gets a lower weight while it is away, or else it would have its
 whole share before anybody sees it, and comes up with a few requests. By Little's law the requests that it holds say how
 long they take. They are compared with those that it would hold if it were as fast as its peers, and with those that a
-slow server would hold with its full weight: so many it must not hold with any weight.
+slow server would hold with its full weight: so many it must not hold with any weight. A request that is held at each
+look may be one that is long by itself, as on a fast server too. It is one, however many looks see it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from slackwater.lbengine.decision.trials import FEW_LEAST_S, few
 
 ENOUGH = 4
 """Answers that tell of a weight before a second is over."""
-SUREST = 1.2
-"""Highest logarithm of the odds for and against: what was slow until now is fast some looks later."""
+LONG = 0.05
+"""Probability of each request that is held at every look and is long by itself, as the stream of a client."""
+MOST_ODDS = 100.0
+"""Range of the logarithm of the odds."""
 LONGEST_S = 60.0
 """A warm-up is over after this time, whatever is shown."""
 FAILS = 0.5
@@ -53,6 +56,20 @@ def away(state: PoolState, view: PoolView, pool: PoolSettings, knows_room: bool)
         after = WarmUp(warm_up.away_s, view.now_s, view.now_s, warm_up.lowers)
         positions[name] = replace(before, weight=weight, warm_up=after)
     return positions
+
+
+def while_drained(state: PoolState, view: PoolView, pool: PoolSettings, name: str) -> WarmUp | None:
+    """The warm-up that a drained server has before it: it was away meanwhile, or its machine is replaced by another,
+    which is cold also where the balancer did not see that."""
+    before = _warm_up(state, name)
+    if not _applies(view, pool) or (before is None and not view.drains[name].is_firm):
+        return None
+    return WarmUp(view.now_s if before is None else before.away_s, view.now_s, view.now_s)
+
+
+def is_coarse(full: int) -> bool:
+    """Whether each lower weight is a tenth of this one (of 1, 2, 5 and 10), so that there is no warm-up."""
+    return _not_typed(1, full) == full
 
 
 def _not_typed(weight: int, full: int) -> int:
@@ -121,11 +138,13 @@ def positions(
         served = max(server.requests - server.in_flight - server.unanswered, 0)
         if not 0 <= warm_up.served <= served:
             warm_up = replace(warm_up, served=served)
-        warm_up = replace(warm_up, odds=_odds(state, server, warm_up.odds, full, peers))
+        held = _held(state, name, warm_up.stage_s)
+        warm_up = replace(warm_up, held=min(held, default=0))
+        odds = _odds(state, name, [count - min(warm_up.long, warm_up.held) for count in held], full, peers)
         by_few = few(state, usable, movable, name)
         answered = served - warm_up.served
         requests = Requests(
-            1.0 / (1.0 + math.exp(-warm_up.odds)),
+            1.0 / (1.0 + math.exp(-odds)),
             answered >= (ENOUGH if view.now_s - warm_up.stage_s < FEW_LEAST_S else 1),
             _not_typed(by_few.weight, full) if peers else full,
             FEW_LEAST_S,
@@ -141,17 +160,33 @@ def _warm_up(state: PoolState, name: str) -> WarmUp | None:
     return None if position is None else position.warm_up
 
 
-def _odds(state: PoolState, server: Server, before: float, full: int, peers: Collection[str]) -> float:
-    """The logarithm of the odds that the server is slow, after a look at the requests that it holds."""
+def _held(state: PoolState, name: str, since_s: float) -> list[int]:
+    """The requests that a server held at the looks of the last second, as far as these are later than `since_s`."""
+    return [looked[name] for look_s, looked in state.rates.looks if look_s > since_s and name in looked]
+
+
+def _odds(state: PoolState, name: str, held: Sequence[int], full: int, peers: Collection[str]) -> float:
+    """The logarithm of the odds that the server is slow, by the requests held at some looks: a ratio of likelihoods."""
     rates, wait_s = state.rates, expected_s(state, peers)
-    rps = (rates.rps or {}).get(server.name, 0.0)
-    if wait_s is None or rps <= 0.0 or rates.total_rps is None:
-        return before
+    rps = (rates.rps or {}).get(name, 0.0)
+    if wait_s is None or rps <= 0.0 or rates.total_rps is None or not held:
+        return 0.0
     whole = full + sum(state.positions[peer].weight for peer in state.positions if peer in peers)
     slow = MANY * wait_s * max(rps, rates.total_rps * full / max(whole, 1))
     fast = wait_s * rps
-    odds = before + server.in_flight * math.log(slow / fast) - (slow - fast)
-    return min(max(odds, -SUREST), SUREST)
+    return min(max(_likelihood(held, slow, math.inf) - _likelihood(held, fast, fast), -MOST_ODDS), MOST_ODDS)
+
+
+def _likelihood(held: Sequence[int], least: float, most: float) -> float:
+    """The logarithm of the likelihood of the requests held at some looks, for the likeliest mean of at least `least`
+    and at most `most`, up to terms that all means share. What is held at every look may be long by itself."""
+
+    def of(rest: Sequence[int]) -> float:
+        mean = min(max(math.fsum(rest) / len(rest), least), most)
+        return math.fsum(count * math.log(mean) - mean - math.lgamma(count + 1) for count in rest)
+
+    always = min(held)
+    return max(of(held), always * math.log(LONG) + of([count - always for count in held]))
 
 
 def expected_s(state: PoolState, peers: Collection[str]) -> float | None:

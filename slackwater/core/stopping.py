@@ -7,7 +7,8 @@ import signal
 from collections.abc import Callable
 
 HAND_OVER = signal.SIGUSR1
-"""From the supervisor to lbengine: end, and leave what is set to the next one, which is started at once."""
+"""From the supervisor to lbengine and to the replacement of machines: end, and leave what is set, or runs, to the next
+one, which is started at once, or when what runs has ended."""
 
 
 def on_stop(call: Callable[[], object]) -> None:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from slackwater.core.bus.bus import Bus, BusError
+from slackwater.core.bus.bus import Bucket, Bus, BusError
 from slackwater.core.config import PoolSettings
 from slackwater.core.journal.journal import Journal, JournalError
 from slackwater.core.messages import (
@@ -132,6 +132,15 @@ class BusAccess:
             self._answers.clear()
             if self.pool is not None:
                 self.pool.forget()
+
+    @property
+    def controller(self) -> str:
+        """The id of this controller."""
+        return self._controller
+
+    async def bucket(self, name: str) -> Bucket:
+        """A key-value store of the bus. Raises BusError."""
+        return await self._bus.bucket(name)
 
     @property
     def leads(self) -> bool:

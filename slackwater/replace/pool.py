@@ -22,6 +22,7 @@ from slackwater.core.config import PoolSettings, ReplaceSettings
 from slackwater.core.journal.journal import JournalError
 from slackwater.core.messages import ChangeCause, Cycle, Sample, ServerState
 from slackwater.orders.access import BusAccess, NotNow
+from slackwater.replace.claims import Claims, Stopped
 from slackwater.views.chronic import Machine
 from slackwater.views.replacements import Attempt, Plan, in_the_way, servers_of
 
@@ -67,10 +68,6 @@ class Planned:
     """Whether one was noted within a day that would have been begun."""
 
 
-class Stopped(Exception):
-    """The replacement is given up before its command; the text has the reason."""
-
-
 class ReplacedPool:
     """Fed with messages by `see`; `step` is called several times a second. Not for several tasks at once.
 
@@ -82,14 +79,16 @@ class ReplacedPool:
         pool: PoolSettings,
         settings: ReplaceSettings,
         access: BusAccess,
+        claims: Claims,
         read: Callable[[], Planned],
         clock: Callable[[], float],
     ) -> None:
         self.cycle: Cycle | None = None
+        self._claims = claims
         self._pool, self._settings, self._access, self._read, self._clock = pool, settings, access, read, clock
         self._look_s = clock() + FIRST_LOOK_S
         self._busy: asyncio.Task[None] | None = None
-        self._is_first = True
+        self._is_leaving, self._runs = False, False
         self._boots: dict[str, tuple[str, float]] = {}
         """Node -> the boot of its monitor's last Sample, and when that came."""
         self._awaited: dict[str, tuple[str, str]] = {}
@@ -115,6 +114,8 @@ class ReplacedPool:
 
     async def step(self) -> None:
         """Begins what is due. It never waits: a replacement takes minutes."""
+        if self._is_leaving:
+            return
         if self._busy is not None:
             if not self._busy.done():
                 return
@@ -130,6 +131,17 @@ class ReplacedPool:
             self._busy.cancel()
             await asyncio.gather(self._busy, return_exceptions=True)
 
+    def leave(self) -> None:
+        """Begins nothing more, for another process of ours is to follow. A command that runs goes on."""
+        self._is_leaving = True
+        if self._busy is not None and not self._runs:
+            self._busy.cancel()
+
+    @property
+    def has_left(self) -> bool:
+        """Whether nothing is under way any more, after `leave`."""
+        return self._is_leaving and (self._busy is None or self._busy.done())
+
     async def _look(self) -> None:
         try:
             planned = await asyncio.to_thread(self._read)
@@ -143,19 +155,18 @@ class ReplacedPool:
             await self._close_unfinished(planned.attempts)
             await self._look_who_came_back()
             await self._begin(planned)
-        except NotNow as error:
+        except (NotNow, Stopped) as error:
             log.warning("%s: %s", self._pool.name, error)
 
     async def _close_unfinished(self, begun: list[Attempt]) -> None:
-        """Once, after the start: what a controller that died left is not taken up again."""
-        if not self._is_first:
-            return
-        for attempt in begun:
-            if attempt.applied and attempt.ended is None:
+        """What a controller that died left is not taken up again; what another one is at is left to it."""
+        left = [attempt for attempt in begun if attempt.applied and attempt.ended is None]
+        of_others = await self._claims.of_others() if left else set()
+        for attempt in left:
+            if attempt.id not in of_others:
                 has_called = attempt.ran_unix_s is not None
                 cause: ChangeCause = "replace_unknown" if has_called else "replace_given_up"
                 await self._record(attempt.node, cause, f"the controller died {_AFTER[has_called]}", attempt.id)
-        self._is_first = False
 
     async def _look_who_came_back(self) -> None:
         """Records it where a machine that was replaced sends Samples of the boot that it had before."""
@@ -197,14 +208,20 @@ class ReplacedPool:
         boot, _ = self._boots.get(node, ("", 0.0))
         has_called, is_ended = False, False
         try:
+            await self._claims.begin(id_, node)
             await drain.begin()
             await self._wait_until_empty(node, drain)
+            await self._claims.call(id_)
             await self._record(node, "replacing", f"it is empty; {self._settings.command} is called", id_)
             self._check(node, drain)  # recording may have taken long
-            has_called = True
+            has_called = self._runs = True
             drain.is_firm = True
             end = await programs.call(
-                self._settings.command, self._about(machine), self._settings.timeout_s, dies_with_us=True
+                self._settings.command,
+                self._about(machine),
+                self._settings.timeout_s,
+                dies_with_us=True,
+                heard=lambda line: log.info("%s: replacement of %s: the command: %s", self._pool.name, node, line),
             )
             cause, why = self._end_in_words(end)
             if cause == "replaced" and boot:
@@ -220,7 +237,9 @@ class ReplacedPool:
                     late: ChangeCause = "replace_unknown" if has_called else "replace_given_up"
                     await self._record_end(node, late, f"the controller ended {_AFTER[has_called]}", id_)
             finally:
+                self._runs = False
                 await drain.end()
+                await self._claims.end(id_)
 
     async def _wait_until_empty(self, node: str, drain: _Drain) -> None:
         """Raises Stopped where that must not be, or does not happen."""
@@ -275,13 +294,13 @@ class ReplacedPool:
         }
 
     def _end_in_words(self, end: programs.ProgramEnd) -> tuple[ChangeCause, str]:
-        command = self._settings.command
+        command, printed = self._settings.command, f"; it printed last: {end.last_line}" if end.last_line else ""
         if end.error:
             return "replace_failed", f"{command} cannot be called: {end.error}"
         if end.is_late:
-            return "replace_timeout", f"{command} was killed after {self._settings.timeout_s:g} s"
+            return "replace_timeout", f"{command} was killed after {self._settings.timeout_s:g} s{printed}"
         if end.status:
-            return "replace_failed", f"{command} ended with status {end.status}"
+            return "replace_failed", f"{command} ended with status {end.status}{printed}"
         return "replaced", f"{command} has replaced it"
 
     async def _record_end(self, node: str, cause: ChangeCause, why: str, id_: str) -> None:

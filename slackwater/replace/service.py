@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from slackwater.core import programs
+from slackwater.core import programs, stopping
 from slackwater.core.config import ControllerSettings, PoolSettings
 from slackwater.core.journal.journal import Journal, journal_path
-from slackwater.core.stopping import stop_event
 from slackwater.orders.access import BusAccess
 from slackwater.orders.driving import run_pools
+from slackwater.replace.claims import Claims
 from slackwater.replace.pool import BY, Planned, ReplacedPool
 from slackwater.views.chronic import DAY_S
 from slackwater.views.harm import Remembered
@@ -26,17 +27,36 @@ END_WITHIN_S = 2.0
 
 
 async def run(settings: ControllerSettings) -> None:
-    """Serves all pools until SIGTERM or SIGINT.
+    """Serves all pools until SIGTERM or SIGINT. After HAND_OVER it ends when no command runs.
 
     Raises JournalError, BusError at the start.
     """
-    remembered = Remembered()
+    remembered, stop, pools = Remembered(), stopping.stop_event(), list[ReplacedPool]()
 
     def make(pool: PoolSettings, access: BusAccess) -> ReplacedPool:
-        return ReplacedPool(pool, settings.replace, access, _reader(settings, pool, remembered), time.monotonic)
+        claims = Claims(access.bucket, pool.name, access.controller, settings.replace, time.time)
+        read = _reader(settings, pool, remembered)
+        pools.append(ReplacedPool(pool, settings.replace, access, claims, read, time.monotonic))
+        return pools[-1]
 
     log.info("replace: %s", settings.replace.command)
-    await run_pools(settings, BY, settings.pool, make, stop_event(), STEP_S, END_WITHIN_S)
+    leaving = asyncio.create_task(_leave(pools, stop))
+    try:
+        await run_pools(settings, BY, settings.pool, make, stop, STEP_S, END_WITHIN_S)
+    finally:
+        leaving.cancel()
+
+
+async def _leave(pools: Collection[ReplacedPool], stop: asyncio.Event) -> None:
+    """Waits for HAND_OVER, and ends us when nothing is under way any more."""
+    asked = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(stopping.HAND_OVER, asked.set)
+    await asked.wait()
+    for pool in pools:
+        pool.leave()
+    while not all(pool.has_left for pool in pools):
+        await asyncio.sleep(STEP_S)
+    stop.set()
 
 
 def _reader(settings: ControllerSettings, pool: PoolSettings, remembered: Remembered) -> Callable[[], Planned]:

@@ -178,8 +178,8 @@ def _of_pool(
     listed = episodes(journal, pool.name, newest[0][0].since_unix_s)[-MOST_EPISODES:] if newest else []
     note_unseen(journal, pool.name, listed, now_unix_s)
     begin = min([since, *(episode.since_unix_s - BEFORE_S for episode in listed)])
-    changes = journal.changes(pool.name, MOST_CHANGES, begin, what="weight")[::-1]
-    decided = [made for made in changes if made.by == "lbengine" and made.cause not in NOT_DECIDED]
+    changes = journal.changes(pool.name, MOST_CHANGES, begin, what="weight", without=NOT_DECIDED)[::-1]
+    decided = [made for made in changes if made.by == "lbengine"]
     off = off_by(journal.changes(pool.name, MOST_CHANGES, now_unix_s - OUTCOMES_S, what="outcome"))
     keep_samples_s = settings.journal.keep_samples_h * HOUR_S
     totals = _count(every, marks(journal, pool.name, every[0][0].since_unix_s) if every else {})

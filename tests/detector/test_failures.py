@@ -135,6 +135,28 @@ def test_it_ends_with_good_answers_and_not_with_time(seed: int) -> None:
     assert len(pool.episodes) == 1
 
 
+@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("bound_rps", [1.0, 5.0])
+def test_a_client_that_is_bound_to_a_server_does_not_keep_it_drained(seed: int, bound_rps: float) -> None:
+    pool = Pool(seed=seed).run(30.0, calm).run(3.0, lambda _: [(0.0, 20.0), (20.0, 0.0), (20.0, 0.0)])
+
+    def run(seconds: float, part: float, good: float, failed: float) -> None:
+        for _ in range(round(seconds / PERIOD_S)):
+            pool.failures.report(pool.now_s, {"a": (math.nan, 0.0, part)}, lambda _: 0)
+            pool.run(PERIOD_S, lambda _: [(good, failed), (28.0, 0.0), (28.0, 0.0)])
+
+    run(5.0, 0.0, 0.0, bound_rps)
+    assert pool.failures.on[0]
+    run(2.0, 0.1, 0.0, bound_rps + 8.0)
+    assert pool.last is not None
+    assert pool.last.probability[0] > 0.9, "its own requests fail too"
+    run(5.0, 0.0, 0.0, bound_rps)
+    run(6.0, 0.1, 8.0, bound_rps)
+    assert pool.last.probability[0] < 0.25
+    run(2.0 * WELL_S, 1.0, 20.0, bound_rps)
+    assert not pool.failures.on[0]
+
+
 def test_answers_to_health_checks_do_not_show_a_monitor_that_a_drained_server_is_well() -> None:
     pool = Pool(is_monitor=True).run(30.0, calm).run(3.0, lambda _: [(0.5, 20.0), (20.0, 0.0), (20.0, 0.0)])
     for _ in range(100):

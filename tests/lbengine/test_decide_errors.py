@@ -119,3 +119,12 @@ def test_a_trial_of_a_failing_server_ends_at_its_first_failures_and_not_by_how_f
     assert "its few requests were answered" in well.why
     assert tried(well.position, 4.5, 0.1, rps=10.0).position.weight == 100
     assert tried(well.position, 4.5, 0.98, rps=10.0).position.weight == 0, "some requests later they fail again"
+
+
+def test_failures_of_a_client_that_is_bound_to_the_server_end_no_trial() -> None:
+    lowered = tried(Position(0, moved_s=NOW_S), 1.0, 0.97, failed_rps=4.0)
+    after = tried(lowered.position, 3.1, 0.95, failed_rps=4.0)
+    assert (after.position.weight, after.cause) == (10, "tried")
+    assert tried(after.position, 3.3, 0.95, rps=14.0, failed_rps=7.0).position.weight == 10
+    assert tried(after.position, 3.9, 0.1, rps=14.0, failed_rps=5.0).position.weight == 100
+    assert tried(after.position, 3.3, 0.95, rps=14.0, failed_rps=12.0).position.weight == 0, "its own requests fail too"

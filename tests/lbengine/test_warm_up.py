@@ -12,7 +12,8 @@ from slackwater.lbengine.balancer import Server
 from slackwater.lbengine.decision.calm import Calm
 from slackwater.lbengine.decision.state import Phase, PoolState, PoolView
 from slackwater.lbengine.decision.step import Actions, step
-from slackwater.lbengine.decision.warm_up import LONGEST_S, _not_typed
+from slackwater.lbengine.decision.warm_up import LONGEST_S, _not_typed, is_coarse
+from slackwater.lbengine.overrides.temporary import TemporaryOverride
 from tests.support.pool_shown import POOL, snapshot, verdict
 
 TURN_S = 0.2
@@ -33,6 +34,8 @@ class Played:
     held: float = 0.0
     errors: float = 0.0
     fails: bool = False
+    long: int = 0
+    """Requests of clients that never end, such as streams of events."""
     slow_start: bool = False
     more: dict[str, bool] = field(default_factory=dict)
 
@@ -42,8 +45,8 @@ class Played:
             weight=self.weight,
             configured=100,
             condition=self.condition,
-            requests=int(self.requests),
-            in_flight=int(self.held),
+            requests=int(self.requests) + self.long,
+            in_flight=int(self.held) + self.long,
             errors=int(self.errors),
             slow_start=self.slow_start,
             **self.more,  # type: ignore[arg-type]
@@ -68,6 +71,7 @@ class Site:
         self.state = PoolState(phase, calm=calm)
         self.slow: set[str] = set()
         self.verdicts_come, self.sets = verdicts_come, True
+        self.drains: dict[str, TemporaryOverride] = {}
         self.turns(5)
 
     def verdicts(self) -> dict[str, Verdict]:
@@ -99,7 +103,7 @@ class Site:
         shown = replace(
             snapshot([played.shown() for played in self.servers], "roundrobin"), weighs_away=self.weighs_away
         )
-        view = PoolView(now_s=self.now_s, snapshot=shown, verdicts=self.verdicts())
+        view = PoolView(now_s=self.now_s, snapshot=shown, verdicts=self.verdicts(), drains=self.drains)
         self.state, actions = step(self.state, view, self.pool, LbengineSettings())
         if self.state.phase == "acting" and self.sets:
             for wanted in actions.wanted:
@@ -163,6 +167,17 @@ def test_a_cold_server_gets_its_weight_when_its_requests_are_as_fast_as_those_of
         assert site.weights()[0] == lowest, "it is slow"
     assert slow <= 32.0
     assert site.until_full() <= 3.0
+
+
+@pytest.mark.parametrize("rps", [6.0, 30.0, 120.0])
+@pytest.mark.parametrize("long", [1, 2])
+def test_a_request_that_is_long_by_itself_is_one_however_many_looks_see_it(rps: float, long: int) -> None:
+    site = Site(rps)
+    down(site, 0)
+    up(site, 0)
+    site.turns()
+    site.servers[0].long = long
+    assert site.until_full() <= 8.0
 
 
 def test_a_server_that_stays_slow_gets_its_weight_at_last() -> None:
@@ -363,10 +378,54 @@ def test_a_weight_that_a_person_sets_in_maintenance_for_a_first_trial_is_kept(co
     assert site.weights()[0] == percent
 
 
+def test_the_full_weight_that_a_person_sets_in_maintenance_is_kept() -> None:
+    site = Site()
+    down(site, 0, condition="maintenance")
+    assert site.weights()[0] < 100
+    site.servers[0].weight = 100
+    site.turns(5)
+    assert site.weights()[0] == 100, "it is not lowered again"
+    up(site, 0, cold_requests=20.0)
+    site.turns(10)
+    assert site.weights()[0] == 100
+    down(site, 0)
+    assert site.weights()[0] < 100, "the next time is another one"
+
+
+@pytest.mark.parametrize("seen_away", [True, False])
+def test_a_machine_that_was_replaced_warms_up_when_its_drain_is_over(seen_away: bool) -> None:
+    site = Site(120.0)
+    drain = TemporaryOverride("drain", 1e9, "replace", "chronic")
+    site.drains = {"web0": drain}
+    site.turns(5)
+    site.drains = {"web0": replace(drain, is_firm=True)}
+    site.turns(5)
+    if seen_away:
+        down(site, 0)
+        up(site, 0)
+    site.servers[0].cold_requests = 20.0
+    site.turns(int(2.0 * LONGEST_S / TURN_S))
+    assert site.weights()[0] == 0, "the command still runs"
+    site.drains = {}
+    site.turns()
+    assert 0 < site.weights()[0] < 30
+    assert site.until_full() <= 8.0
+
+
+def test_a_drain_without_a_restart_is_followed_by_no_warm_up() -> None:
+    site = Site(120.0)
+    site.drains = {"web0": TemporaryOverride("drain", 1e9, "second stage", "measured")}
+    site.turns(5)
+    site.drains = {}
+    site.turns()
+    assert site.weights() == [100, 100, 100]
+
+
 def test_weights_of_which_each_is_a_tenth_are_left_alone() -> None:
     assert [_not_typed(weight, 100) for weight in (9, 10, 11, 20)] == [9, 11, 11, 21]
     assert _not_typed(1, 10) == 10
     assert _not_typed(1, 1) == 1
+    assert [weight for weight in range(1, 257) if is_coarse(weight)] == [1, 2, 5, 10]
 
 
 def test_without_verdicts_it_is_not_known_what_the_others_carry_so_a_server_gets_its_full_weight() -> None:

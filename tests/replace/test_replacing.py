@@ -15,6 +15,7 @@ from slackwater.core.config import ReplaceSettings
 from slackwater.core.messages import ChangeCause, Cycle, Mode
 from slackwater.orders.access import NotNow
 from slackwater.replace import pool as replacing
+from slackwater.replace.claims import Claims
 from tests.support.real_haproxy import RealHAProxy, backend, haproxy, needs_haproxy
 from tests.support.real_processes import is_alive
 from tests.support.replaced_site import Machines, ReplacedSite, Users, cloud, machines, program
@@ -112,9 +113,10 @@ def test_in_observe_mode_nothing_is_run_and_it_is_noted_once(balancer: RealHAPro
     ("text", "timeout_s", "cause", "why"),
     [
         ("exit 3", 60.0, "replace_failed", "ended with status 3"),
+        ("echo no rights >&2; exit 3", 60.0, "replace_failed", "ended with status 3; it printed last: no rights"),
         ("sleep 1000", 0.5, "replace_timeout", "was killed after 0.5 s"),
     ],
-    ids=["failure", "timeout"],
+    ids=["failure", "its last words", "timeout"],
 )
 def test_a_command_that_fails_or_takes_too_long_gives_the_server_its_requests_back(
     balancer: RealHAProxy, tmp_path: Path, text: str, timeout_s: float, cause: str, why: str
@@ -292,6 +294,57 @@ def test_a_controller_that_ends_while_the_command_runs_kills_it_and_undoes_the_d
         assert not is_alive(int(pid.read_text()))
 
     play(balancer, tmp_path, story, script(tmp_path, f"echo $$ > {pid}; exec sleep 1000"))
+
+
+def test_a_reload_lets_a_command_that_runs_go_on_and_begins_nothing_more(balancer: RealHAProxy, tmp_path: Path) -> None:
+    go_on, ran = tmp_path / "go on", tmp_path / "ran"
+
+    async def story(site: ReplacedSite) -> None:
+        await site.until(ran.exists, "the command runs")
+        site.pool.leave()
+        at_the_time = site.turns
+        await site.until(lambda: site.turns > at_the_time + 10, "some steps")
+        assert not site.pool.has_left
+        assert balancer.weight("host1") == 0
+        go_on.touch()
+        await site.until(lambda: site.pool.has_left, "it has left")
+        assert site.causes() == ["chronic", "replacing", "replaced"]
+
+    play(balancer, tmp_path, story, script(tmp_path, f"touch {ran}; while [ ! -e '{go_on}' ]; do sleep 0.05; done"))
+
+
+def test_a_reload_before_the_command_gives_up(balancer: RealHAProxy, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+
+    async def story(site: ReplacedSite) -> None:
+        await site.until(lambda: balancer.weight("host1") == 0, "the drain")
+        site.pool.leave()
+        await site.until_cause("replace_given_up")
+        await site.until(lambda: site.pool.has_left, "it has left")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replacing, "EMPTY_S", 1000.0)
+        play(balancer, tmp_path, story, script(tmp_path, f"touch {ran}"))
+    assert not ran.exists()
+
+
+def test_what_another_controller_is_at_is_neither_closed_nor_done_twice(balancer: RealHAProxy, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    begun: list[str] = []
+
+    async def before(site: ReplacedSite) -> None:
+        begun.append(await site.access.record("host2", "replace", "drained", "it pays", "chronic", applied=True))
+        other = Claims(site.access.bucket, "web", "another", site.settings, time.time)
+        await other.begin(begun[0], "host2")
+
+    async def story(site: ReplacedSite) -> None:
+        await site.until_cause("replace_given_up")
+        assert site.changes()[-1].why == "host2 is being replaced by another controller"
+        (of_other, own) = site.attempts()
+        assert (of_other.id, of_other.ended, own.node, own.ended) == (begun[0], None, "host1", "replace_given_up")
+
+    play(balancer, tmp_path, story, script(tmp_path, f"touch {ran}"), before=before)
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize(

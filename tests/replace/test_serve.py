@@ -109,6 +109,26 @@ def test_a_command_that_runs_dies_with_the_controller_and_the_weight_is_back(
     assert [change.cause for change in site.steps()] == ["chronic", "replacing", "replace_unknown"]
 
 
+def test_a_reload_lets_the_command_go_on_and_it_is_called_once(site: ReplacedServe, tmp_path: Path) -> None:
+    ran, go_on = tmp_path / "ran", tmp_path / "go on"
+    command = script(tmp_path, f"echo $$ >> {ran}; echo still at it >&2; while [ ! -e '{go_on}' ]; do sleep 0.05; done")
+    site.begin(command)
+    until(lambda: ran.exists() and ran.read_text().strip(), "the command runs")
+    part = site.children()["replace"]
+    site.write(bus=f'url = "{site.bus.url}"', mode="act", more=f'[replace]\ncommand = "{command}"\ndays = 6\n')
+    assert "started anew: replace, web" in site.cli("reload").stdout
+    assert site.children()["replace"] == part
+    assert is_alive(int(ran.read_text()))
+    assert site.balancer.weight("host1") == 0
+    go_on.touch()
+    until(lambda: "replaced" in [change.cause for change in site.steps()], "it is replaced")
+    until(lambda: site.children().get("replace") not in (part, None), "the part has the new settings")
+    until(lambda: site.balancer.weight("host1") == 100, "it has its requests back")
+    assert [change.cause for change in site.steps()] == ["chronic", "replacing", "replaced"]
+    assert len(ran.read_text().split()) == 1
+    assert "replacement of host1: the command: still at it" in site.log.read_text()
+
+
 def test_a_command_that_is_not_there_is_found_by_check(site: ReplacedServe, tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     site.write(more=f'[replace]\ncommand = "{missing}"\n')

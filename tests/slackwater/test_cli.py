@@ -287,6 +287,18 @@ def test_why_finds_the_pool_that_has_the_node(site: Path) -> None:
     assert (nobody.exit_code, nobody.stderr) == (1, "error: there are several pools, name one with --pool: web, api\n")
 
 
+def test_why_says_when_a_server_came_up(site: Path) -> None:
+    now = time.time()
+    with open_journal(site) as journal:
+        journal.record(cycle(1))
+        for number, (before, after, cause) in enumerate(((100, 11, "away"), (11, 44, "warm_up"), (44, 100, "warm_up"))):
+            about = {"time_unix_s": now - 9 + number, "before": before, "after": after, "cause": cause}
+            journal.record(change(f"up{number}", 0.0, **about))
+    said = run("why", "--config", site, "host1").output
+    assert "host1 (web): the last times it came up" in said
+    assert said.index("100 → 11") < said.index("11 → 44") < said.index("44 → 100")
+
+
 def test_why_says_what_a_server_weighs_in_calm(site: Path) -> None:
     with open_journal(site) as journal:
         why = "it carries 0.60 of what host2 carries"

@@ -25,7 +25,7 @@ from slackwater.core.messages import (
     Traffic,
     Verdict,
 )
-from slackwater.core.messages.causes import WeightsMean
+from slackwater.core.messages.causes import ChangeCause, WeightsMean
 from slackwater.views import harm
 from slackwater.views.harm import LEAST_OUTCOMES, MINUTE_S, MOST_SERVER_S, finest_steps, off_by, runs
 from slackwater.views.week import MOST_EPISODES, Week, week
@@ -237,6 +237,16 @@ def test_acting_is_played_from_the_recorded_weights(journal: Journal) -> None:
     assert (acting.lowered, acting.most_at_once, acting.servers) == (["s1", "web2"], 2, 3)
     assert (acting.lowest_weight, acting.lowest_baseline) == (20, 100)
     assert acting.smallest_share == pytest.approx(20 / 220)
+
+
+def test_a_server_that_flaps_fills_no_week(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slackwater.views.week.MOST_CHANGES", 5)
+    journal.record(weight(-300, 100, 20), weight(-280, 20, 100))
+    causes: tuple[ChangeCause, ...] = ("away", "warm_up")
+    journal.record(*(msgspec.structs.replace(weight(-200 + n, 100, 11), cause=causes[n % 2]) for n in range(20)))
+    acting = seen(journal).pools[0].acting
+    assert acting is not None
+    assert acting.weight_changes == 2
 
 
 def test_a_change_of_mode_begins_at_the_baselines_and_no_share_where_weights_set_none(journal: Journal) -> None:

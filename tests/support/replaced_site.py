@@ -28,6 +28,7 @@ from slackwater.core.messages import Change, Cycle, Mode, Sample, State
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.lbengine.engine import Engine
 from slackwater.orders.access import BusAccess
+from slackwater.replace.claims import Claims
 from slackwater.replace.pool import BY, Planned, ReplacedPool
 from slackwater.views.chronic import Machine
 from slackwater.views.replacements import Attempt, Plan, attempts
@@ -207,7 +208,8 @@ class ReplacedSite:
             controller_id(folder),
             by=BY,
         )
-        self.pool = ReplacedPool(config, settings, self.access, self.read, time.monotonic)
+        claims = Claims(self.access.bucket, "web", self.access.controller, settings, time.time)
+        self.pool = ReplacedPool(config, settings, self.access, claims, self.read, time.monotonic)
         self.access.pool = self.pool
         self.is_lbengine_alive = True
         self.turns = 0

@@ -59,6 +59,7 @@ POLICIES: dict[str, Policy] = {
     "slackwater-even": Policy("roundrobin", "Slackwater that balances capacity, on `roundrobin`", EVEN),
     "slackwater-even-random": Policy("random(2)", "Slackwater that balances capacity, on `random(2)`", EVEN),
     "slackwater-even-lc": Policy("leastconn", "Slackwater that balances capacity, on `leastconn`", EVEN),
+    "slackwater-lb": Policy("roundrobin", "Slackwater without monitors, on `roundrobin`", ALONE),
     "slackwater-lb-lc": Policy("leastconn", "Slackwater without monitors, on `leastconn`", ALONE),
     "slackwater-lb-random": Policy("random(2)", "Slackwater without monitors, on `random(2)`", ALONE),
     "observed-lc": Policy(

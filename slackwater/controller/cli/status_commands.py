@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slackwater.core.messages import Change
 
 GOVERNOR_LOOK_BACK_S, GOVERNOR_LOOKS_AT, GOVERNOR_SHOWS = 3600.0, 1000, 6
-MOST_REPLACE, REPLACE_SHOWS = 1000, 6
+MOST_REPLACE, REPLACE_SHOWS, WARM_UP_SHOWS = 1000, 6, 6
 """For the governor's part of `why`: how far back it looks, at how many Changes at most, and how many decisions it
 shows."""
 REFRESH_EVERY_S = 0.5
@@ -103,7 +103,7 @@ def no_episode(node: str, pool: str, at_unix_s: float | None) -> str:
 def why(node: str, client: ControllerClient, pool_name: str | None, at_unix_s: float | None, as_json: bool) -> None:
     """Show NODE's last episode: why it began, what was done about it, and the outcome.
 
-    Where its weight in calm is not its baseline (`balance_capacity`) the reason follows.
+    Where its weight in calm is not its baseline (`balance_capacity`) the reason follows. So do the last restarts.
     Where the governor gives Orders, or records what it would set, its last decisions follow. So do the last
     replacements of the node's machine.
     """
@@ -127,6 +127,12 @@ def why(node: str, client: ControllerClient, pool_name: str | None, at_unix_s: f
                 calm = f"its weight in calm is {row.full_weight} of {row.baseline}"
                 click.echo(f"{node} ({pool}): {calm}; now: {row.why}")
         recent = client.changes(pool, GOVERNOR_LOOKS_AT, time.time() - GOVERNOR_LOOK_BACK_S)
+        servers = {node, *(row.server for row in rows)}
+        came_up = [change for change in recent if change.cause in ("away", "warm_up") and change.target in servers]
+        if came_up:
+            click.echo(f"{node} ({pool}): the last times it came up")
+        for change in reversed(came_up[:WARM_UP_SHOWS]):
+            click.echo(f"  {tables.change_as_line(change)}")
         of_governor = [change for change in recent if (change.by, change.target) == (GOVERNOR, node)][:GOVERNOR_SHOWS]
         if of_governor:
             click.echo(f"{node} ({pool}): the governor's last decisions")

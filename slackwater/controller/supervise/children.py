@@ -111,6 +111,8 @@ class Child:
         self._is_killed = False
         self._is_ending = False
         """The process was asked to end, and another one is to follow."""
+        self.is_finishing = False
+        """The process ends by itself when what it is at is done, and then another one is to follow."""
         self._end_by_s = 0.0
         self._wait_s = 0.0
         self._start_at_s = 0.0
@@ -166,7 +168,7 @@ class Child:
         self._started_s = self._looked_s = self._clock()
         self._silent_s = 0.0
         self._limits = self._next_limits
-        self.has_progressed = self._is_killed = self._is_ending = False
+        self.has_progressed = self._is_killed = self._is_ending = self.is_finishing = False
 
     def restart(self) -> None:
         """Starts it after `has_ended`; if that fails, `tend` tries it again."""
@@ -186,6 +188,10 @@ class Child:
         alive_s = now_s - self._started_s
         if status is None:
             return self._kill_if_silent(now_s, alive_s)
+        if self.is_finishing:
+            log.info("%s (pid %d) has finished", self.name, self._process.pid)
+            self._forget()
+            return None
         was_killed = self._is_killed
         self._wait_s = wait_before_start_s(self._wait_s, alive_s)
         self._start_at_s = now_s + self._wait_s
@@ -261,6 +267,10 @@ class Child:
             return False
         self._forget()
         return True
+
+    def let_finish(self) -> None:
+        """After `begin_to_end`: it ends when it has done what it is at, however long that takes; `tend` observes it."""
+        self._is_ending, self.is_finishing = False, True
 
     def stop(self, wait_s: float) -> None:
         """Ends the child with SIGTERM, and after `wait_s` with SIGKILL. Returns when it is gone or does no more."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import msgspec
 
 from slackwater.controller.supervise import reload_record
 from slackwater.controller.supervise.children import Child, Death, SilenceLimits
-from slackwater.controller.supervise.differences import BALANCER_VIEW, LBENGINE, PARTS
+from slackwater.controller.supervise.differences import BALANCER_VIEW, LBENGINE, PARTS, REPLACE
 from slackwater.controller.supervise.give_back import after_failed_start, set_baseline
 from slackwater.controller.supervise.notify import Notify
 from slackwater.controller.supervise.outage import Outage
@@ -177,8 +178,10 @@ class Supervisor:
         return None
 
     def _tend(self) -> None:
-        for child in self._children:
+        for child in list(self._children):
             death = child.tend()
+            if child.is_finishing and child.pid is None and child.name not in names_of(self._settings):
+                self._children.remove(child)
             if child.name != "lbengine":
                 continue
             if death:
@@ -249,10 +252,10 @@ class Supervisor:
         wanted = names_of(self._settings)
         started: dict[Child, int] = {}
         for name in [name for name in PARTS if name in parts]:
-            yield from self._end(name)
+            has_ended = yield from self._end(name)
             if name == LBENGINE:
                 self._give_weights_back(strict=within_s is not None)
-            if name in wanted:
+            if name in wanted and has_ended:
                 child = self._start_anew(name)
                 started[child] = child.starts
         until_s = time.monotonic() + (within_s or 0.0)
@@ -264,17 +267,25 @@ class Supervisor:
                     raise ReloadRefused(f"{child.name} made no progress within {within_s:g} s of its start")
             yield
 
-    def _end(self, name: str) -> Iterator[None]:
-        """Ends a part for another one, or for good. lbengine leaves the weights as they are."""
+    def _end(self, name: str) -> Generator[None, None, bool]:
+        """Ends a part for another one, or for good; False: it still has a command to wait for, and ends by itself.
+        lbengine leaves the weights as they are."""
         child = self._child(name)
         if child is None:
-            return
-        if name != LBENGINE:
+            return True
+        if name == REPLACE:
+            child.begin_to_end(math.inf, HAND_OVER)
+        elif name != LBENGINE:
             child.begin_to_end(OTHERS_STOP_WITHIN_S)
         else:
             child.begin_to_end(HAND_OVER_WITHIN_S, HAND_OVER)
         is_reported = name != LBENGINE
+        until_s = time.monotonic() + HAND_OVER_WITHIN_S
         while not child.has_ended():
+            if name == REPLACE and time.monotonic() >= until_s:
+                log.info("%s has a command that runs, and takes the new settings when that has ended", name)
+                child.let_finish()
+                return False
             if child.is_stuck and not is_reported:
                 self._outage.died(Death(name, time.monotonic(), 0.0, hung=True))
                 is_reported = True
@@ -285,6 +296,7 @@ class Supervisor:
         if name not in names_of(self._settings):
             self._children.remove(child)
             log.info("%s has ended", name)
+        return True
 
     def _give_weights_back(self, *, strict: bool) -> None:
         """Sets the baseline weights of pools that nobody drives any more; `strict`: raises ReloadRefused."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import msgspec
+
+from slackwater.core.messages import ChangeCause
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,8 @@ class Chosen:
     target: str | None = None
     text: str = ""
     """A text that stands in any field, in either case."""
+    without: Collection[ChangeCause | None] = ()
+    """Those with one of these causes are left out."""
 
 
 def read_changes(
@@ -35,10 +40,12 @@ def read_changes(
         "json LIKE ? ESCAPE '!'": _like(chosen.text) if chosen.text else None,
     }
     conditions = {clause: value for clause, value in given.items() if value is not None}
+    causes = sorted(cause for cause in chosen.without if cause is not None)
+    left_out = f" AND coalesce(json_extract(json, '$.cause'), '') NOT IN ({', '.join('?' * len(causes))})"
     rows = database.execute(
-        f"SELECT json FROM changes WHERE {' AND '.join(conditions) or '1'}"
+        f"SELECT json FROM changes WHERE {' AND '.join(conditions) or '1'}{left_out if causes else ''}"
         " ORDER BY time_unix_s DESC, rowid DESC LIMIT ? OFFSET ?",
-        (*conditions.values(), limit, offset),
+        (*conditions.values(), *causes, limit, offset),
     )
     newest: list[str] = []
     size = 0

@@ -232,12 +232,13 @@ class Journal:
         what: str | None = None,
         target: str | None = None,
         text: str = "",
+        without: Collection[messages.ChangeCause | None] = (),
         offset: int = 0,
         most_bytes: int | None = None,
     ) -> list[Change]:
-        """The Changes of a pool (or of all), newest first; `text`: those with it in any field, in either case. Raises
-        ValueError for more than `most_bytes` of them."""
-        chosen = Chosen(pool, since_unix_s, until_unix_s, what, target, text)
+        """The Changes of a pool (or of all), newest first; `text`: those with it in any field, in either case;
+        `without`: causes that are left out. Raises ValueError for more than `most_bytes` of them."""
+        chosen = Chosen(pool, since_unix_s, until_unix_s, what, target, text, without)
         with self.reading() as database:
             rows = read_changes(database, chosen, limit, offset, most_bytes)
         return [self._decode_change(row) for row in rows]
