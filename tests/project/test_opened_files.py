@@ -56,7 +56,7 @@ ALLOWED = {
     ("slackwater/core/machine.py", "has_ended"): "signal 0, which is none",
     ("slackwater/core/state_dir.py", "is_alive"): "signal 0, which is none",
     ("slackwater/core/state_dir.py", "send_signal"): "has looked whose process it is",
-    ("slackwater/core/programs.py", "call"): "a child of its own",
+    ("slackwater/core/programs.py", "_end_of"): "a child of its own",
     ("web/memory.py", "limit"): "of the process itself, in /proc",
     ("detector/train/calibrate.py", "stopped"): "a child of its own",
 }
