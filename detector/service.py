@@ -23,7 +23,7 @@ from slackwater.core.stopping import on_stop
 from slackwater.detector import baseline_checkpoint
 from slackwater.detector.alarm import Alarm
 from slackwater.detector.classify import tree
-from slackwater.detector.classify.failures import reported
+from slackwater.detector.classify.reported import reported
 from slackwater.detector.features import sample_decoder
 from slackwater.detector.features.balancer_latency import response_times_ms
 from slackwater.detector.features.columns import Row, row_of

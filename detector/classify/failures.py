@@ -2,8 +2,8 @@
 
 Two questions about each server's failures (status 500 and above, resets, refused connections, what is sent again):
 
-- **Does it fail well above its peers?** By Chernoff's bounds over `WINDOW_S` ("A measure of asymptotic efficiency for
-  tests of a hypothesis", 1952), so a few failures among few requests do not suffice. No load is moved to such a server.
+- **Does it fail well above its peers?** By Chernoff's bounds over `WINDOW_S`, so a few failures among few requests do
+  not suffice. No load is moved to such a server.
 - **Is it worse than its peers by its failures?** Then an episode begins, with the state `errors`. Two log-likelihood
   ratios add up as other evidence does (Page's cumulative sum, `slackwater.detector.classify.evidence`), and both must
   reach the threshold. The first: its requests fail far more often than its peers' and than its own in the past. The
@@ -27,16 +27,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slackwater.core.messages import Cycle
+from slackwater.detector.classify.chernoff import bound
 from slackwater.detector.classify.episodes import NO_REQUESTS_TIMEOUT_S
 from slackwater.detector.classify.evidence import DAY_S, MOST_COVERED_S, REFERENCE_S
+from slackwater.detector.classify.reported import Reported
 from slackwater.detector.features.columns import Bools, Columns, Floats, Ints, clipped, filled
 from slackwater.detector.slot_arrays import SlotArrays
 
 WINDOW_S = 30.0
 """Failures well above the peers' are judged over about this time."""
-DOUBT = 0.001
-"""Probability that one of the two bounds is wrong. It is low since each server is judged several times a second."""
 WELL_ABOVE = 0.01
 """Least distance of the bounds: one more failure in 100 requests is reported."""
 RECENT_S, RECENT_REQUESTS = 0.3, 10.0
@@ -83,8 +82,6 @@ LEAST_COVERED_S = 1e-3
 """A Sample that covers no time has no rates: it counts as one of this length."""
 MOST_RPS = 1e6
 """No server answers more requests in a second: a larger number is no measurement, and would hide all other servers'."""
-Reported = tuple[float, float, float]
-"""What the balancer shows of a node: requests and failures per second (NaN: not counted), weight over full weight."""
 
 
 @dataclass(frozen=True)
@@ -215,8 +212,8 @@ class Failures(SlotArrays):
         begins = ~on & (np.minimum(self._fails[slots], self._loses[slots]) >= self.threshold - 1e-9)
         self._follow(slots, on & ~alike, says, since_s, period_s)
         timed_out = now_s - self._asked_s[slots] >= NO_REQUESTS_TIMEOUT_S
-        is_well = (self._well[slots] >= self.threshold) & (self._well_s[slots] >= WELL_S)
-        ends = on & (alike | timed_out | is_well)
+        well = (self._well[slots] >= self.threshold) & (self._well_s[slots] >= WELL_S)
+        ends = on & (alike | timed_out | well)
         self._begin(slots[begins], label_unix_s[begins])
         self._end(slots[ends], label_unix_s[ends])
         self._learn(slots, ended, failed, period_s, ~held & (self._fails[slots] <= 0.0) & (ended > 0.0))
@@ -276,9 +273,7 @@ class Failures(SlotArrays):
         self, slots: Ints, good: Floats, failed: Floats, peers: Floats, period_s: Floats, bound: Floats
     ) -> Floats:
         """(M,) log-likelihood ratio of a server that fails against one that fails as its peers and its own past do.
-
-        `bound`: (M, 2) good answers and failures per second of bound clients, who ask in either case.
-        """
+        `bound`: (M, 2) good answers and failures per second of bound clients, who ask in either case."""
         ended, past, _ = self._past[slots].T
         usual = clipped(np.maximum(peers, past / np.maximum(ended, 1.0)), RARE, 0.9)
         fails = np.maximum(FAILS, (1.0 + usual) / 2.0)
@@ -302,11 +297,10 @@ class Failures(SlotArrays):
         self._bound[slots] = np.where(alone[:, None], bound, self._bound[slots])
         tried = kept * self._tried[slots] + np.column_stack([good + failed, period_s])
         self._tried[slots] = np.where(alone[:, None], 0.0, tried)
-        seconds = self._bound[slots, 2]
-        known = on & (seconds >= LEAST_BOUND_S)
-        rates = np.where(known[:, None], self._bound[slots, :2] / np.maximum(seconds, 1e-9)[:, None], 0.0)
-        rates[alone] = np.inf  # no request of others is there to judge it by
-        return rates
+        rates, seconds = self._bound[slots, :2], self._bound[slots, 2:]
+        known = on[:, None] & (seconds >= LEAST_BOUND_S)
+        rates = np.where(known, rates / np.maximum(seconds, 1e-9), 0.0)
+        return np.where(alone[:, None], np.inf, rates)  # no request of others is there to judge it by
 
     def _says_loses(
         self, now_s: float, slots: Ints, good: Floats, period_s: Floats, comparable: Bools, common: Bools
@@ -360,7 +354,7 @@ class Failures(SlotArrays):
     def _begin(self, slots: Ints, label_unix_s: Floats) -> None:
         self.on[slots], self._since_unix_s[slots] = True, label_unix_s
         self._probability[slots] = MOST_CERTAIN
-        self._well[slots], self._well_s[slots], self._bound[slots] = 0.0, 0.0, 0.0
+        self._well[slots] = self._well_s[slots] = self._bound[slots] = 0.0
 
     def _end(self, slots: Ints, label_unix_s: Floats) -> None:
         """The server is well, or all are alike: what it failed before says nothing any more."""
@@ -389,36 +383,3 @@ class Failures(SlotArrays):
             named[row] = least > bound(float(others_ended[row]), float(peers[row]), 1.0) + WELL_ABOVE
         self._named[slots] = named
         return share, np.where(named | (self.on[slots] & (others_ended > 0.5)), peers, np.nan)
-
-
-def bound(ended: float, share: float, towards: float) -> float:
-    """The confidence bound of a counted share: below it (`towards` 0) or above it (`towards` 1)."""
-    near, far, most = share, towards, math.log(1.0 / DOUBT)
-    for _ in range(30):
-        middle = (near + far) / 2.0
-        if ended * _divergence(share, middle) <= most:
-            near = middle
-        else:
-            far = middle
-    return near
-
-
-def _divergence(counted: float, true: float) -> float:
-    """The Kullback-Leibler divergence of two shares."""
-    return sum(p * math.log(p / q) for p, q in ((counted, true), (1.0 - counted, 1.0 - true)) if p > 0.0)
-
-
-def reported(cycle: Cycle, node_of: Mapping[str, str]) -> dict[str, Reported]:
-    """What a Cycle shows of each node; servers that share a node are added up.
-
-    `node_of`: server -> node, for servers that have another name than their node.
-    """
-    by_node: dict[str, Reported] = {}
-    for server in cycle.servers:
-        node = node_of.get(server.server, server.server)
-        rps, failed, part = by_node.get(node, (0.0, 0.0, 1.0))
-        part = min(part, server.weight / server.full_weight if server.full_weight else 1.0)
-        rps += math.nan if server.rps is None else server.rps
-        failed += math.nan if server.errors_per_s is None else server.errors_per_s
-        by_node[node] = rps, failed, part
-    return by_node

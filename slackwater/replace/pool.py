@@ -95,6 +95,8 @@ class ReplacedPool:
         """Node that was replaced -> its boot before, and the replacement's id."""
         self._unrecorded: list[tuple[str, ChangeCause, str, str]] = []
         """Ends of replacements that the journal did not take: node, cause, why, and the replacement's id."""
+        self._ended: set[str] = set()
+        """Ids of the replacements that we have ended."""
         self._obstacle = ""
 
     # --- messages
@@ -163,7 +165,7 @@ class ReplacedPool:
         left = [attempt for attempt in begun if attempt.applied and attempt.ended is None]
         of_others = await self._claims.of_others() if left else set()
         for attempt in left:
-            if attempt.id not in of_others:
+            if attempt.id not in of_others | self._ended:
                 has_called = attempt.ran_unix_s is not None
                 cause: ChangeCause = "replace_unknown" if has_called else "replace_given_up"
                 await self._record(attempt.node, cause, f"the controller died {_AFTER[has_called]}", attempt.id)
@@ -264,10 +266,10 @@ class ReplacedPool:
 
     def _check(self, node: str, drain: _Drain) -> list[ServerState]:
         """The node's servers, while it may be drained. Raises Stopped."""
-        if drain.trouble and self._clock() - drain.renewed_s > DRAIN_LEASE_S / 2:
-            raise Stopped(f"it cannot be drained: {drain.trouble}")
         if self.cycle is None:
             raise Stopped("another controller leads now")
+        if drain.trouble and self._clock() - drain.renewed_s > DRAIN_LEASE_S / 2:
+            raise Stopped(f"it cannot be drained: {drain.trouble}")
         if not self._acts:
             raise Stopped("the pool only observes now")
         obstacle = in_the_way(self.cycle, node, self._pool.servers)
@@ -305,6 +307,7 @@ class ReplacedPool:
 
     async def _record_end(self, node: str, cause: ChangeCause, why: str, id_: str) -> None:
         """Records how a replacement ended; at a later look where the journal does not take it now."""
+        self._ended.add(id_)
         try:
             await self._record(node, cause, why, id_)
         except NotNow as error:

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from slackwater.core.messages import Cycle, ServerState
-from slackwater.detector.classify.failures import LEAST_S, WELL_S, Failing, Failures, reported
-from slackwater.detector.classify.failures import bound as chernoff
+from slackwater.detector.classify.chernoff import bound as chernoff
+from slackwater.detector.classify.failures import LEAST_S, WELL_S, Failing, Failures
+from slackwater.detector.classify.reported import reported
 from slackwater.detector.features.columns import Floats
 from tests.support.seeds import seeds
 

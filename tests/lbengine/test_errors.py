@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from slackwater.controller.cli.main import cli
 from slackwater.core.messages import Cycle, Verdict
-from slackwater.detector.classify.failures import reported
+from slackwater.detector.classify.reported import reported
 from slackwater.detector.judge import Judge
 from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
 from slackwater.lbengine.view.counters import RecentCounters
