@@ -12,7 +12,7 @@ from slackwater_lab.cluster.lab import Lab, LabSettings
 from slackwater_lab.cluster.machines import VirtualMachine
 from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.disturb.disturb import DISTURBERS, DisturbableCluster
-from slackwater_lab.experiment.steady import VM_LOAD, capacity_rps
+from slackwater_lab.experiment.steady import capacity_rps
 from tests.support.lab_stage import MITIGATED_WITHIN_S, Stage
 from tests.support.real_lab import eventually, needs_lab
 
@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(bool(uml.missing()), reason=f"missing: {', '.join(uml.missing())}"),
 ]
+LOAD = 0.6
 CLOCK_WITHIN_S = 0.25
 """Far more than the clock is off on a quiet machine; Samples that are dated so far apart still belong together."""
 
@@ -33,7 +34,7 @@ def test_a_neighbour_of_a_virtual_machine_is_found_and_its_server_relieved_until
             assert isinstance(machine, VirtualMachine)
             assert abs(machine.clock_offset_s()) < CLOCK_WITHIN_S
             assert "7." in machine.guest.ok("uname -r"), "a kernel of its own"
-        stage = Stage(lab, VM_LOAD * capacity_rps(lab))
+        stage = Stage(lab, LOAD * capacity_rps(lab))
         stage.load.start()
         try:
             stage.controller.start()
