@@ -190,7 +190,7 @@ def _admit(state: PoolState, view: PoolView, servers: _Servers, pool: PoolSettin
 def _with_queues_elsewhere(state: PoolState, servers: _Servers, reduce: Collection[str]) -> set[str]:
     """The servers to reduce that have their full weights, while each other server has a queue as they have."""
     queues = {
-        server.name: state.rates.queue_at(server.name, state.calm.wait_s)
+        server.name: state.rates.queue_at(server.name, state.calm.wait_s).mean
         for server in servers.usable
         if server.weight > 0
     }

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from slackwater.lbengine.decision.rates import Backlog
+
 LEAST_RPS = 1e-3
 """No capacity counts as less than this."""
 CAUTION = 2.0
@@ -44,8 +46,7 @@ class Load(msgspec.Struct, frozen=True):
     """Probability of a neighbour."""
     warming: bool = False
     """It came up, and has not shown yet that it is warm."""
-    queue: float = 0.0
-    """Mean requests in flight in the last second beyond those that a calm server holds at this rate."""
+    queue: Backlog = Backlog()
     working_rps: float | None = None
     """The rate at which it works while it has requests: a server that may use 40% of a processor works at the
     processor's full speed until that share is spent. None: its capacity."""

@@ -7,12 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from slackwater.lbengine.balancer import Snapshot
 
 WINDOW_S = 1.0
 LEAST_S = 0.4
 """A rate needs at least this much time between its counts."""
+FORGETS = 6.0
+"""Looks tell of each other for so many times the time of a request: twice the sum of the autocorrelations of a queue
+that is half full (P. M. Morse, "Stochastic properties of waiting lines", Operations Research 3(3), 1955)."""
+
+
+class Backlog(NamedTuple):
+    """Requests of a server that wait, over the last second."""
+
+    mean: float = 0.0
+    """Mean requests in flight beyond those that a calm server holds at this rate; negative where it holds less."""
+    variance: float = 0.0
+    """The variance that this mean has where the server is calm."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +83,17 @@ class Rates:
         """Requests in flight at this server at each look of the last `WINDOW_S`."""
         return [held[server] for _, held in self.looks if server in held]
 
-    def queue_at(self, server: str, calm_s: float | None) -> float:
-        """Mean requests in flight in the last second beyond those that a calm server holds at this rate.
+    def queue_at(self, server: str, calm_s: float | None) -> Backlog:
+        """The requests that wait at this server. A calm one holds as many as follow from its rate by Little's law.
 
-        That follows by Little's law from `calm_s`, the mean time of a request in calm; 0 where it is not known.
+        `calm_s`: mean time of a request in calm; nothing waits where it is not known.
         """
         looks = self.held_by(server)
-        if not looks or calm_s is None or self.rps is None:
-            return 0.0
-        return max(sum(looks) / len(looks) - self.rps.get(server, 0.0) * calm_s, 0.0)
+        if not looks or not calm_s or self.rps is None:
+            return Backlog()
+        in_calm = self.rps.get(server, 0.0) * calm_s
+        independent = max(min(len(looks), WINDOW_S / (FORGETS * calm_s)), 1.0)
+        return Backlog(sum(looks) / len(looks) - in_calm, in_calm * (1.0 + in_calm) / independent)
 
     def after(self, now_s: float, snapshot: Snapshot, reported: Mapping[str, float], restarted: bool = False) -> Rates:
         """The rates after a fresh look.

@@ -23,6 +23,8 @@ FULLEST = 0.98
 HELD = 2.0
 """Requests that a slow server holds under least connections with any weight above 0: one that it answers, and now and
 then one that waits. Where more than these wait at the others for each drained server, users are better off with it."""
+SURELY = 3.0
+"""Standard deviations by which they must exceed that. Else chance alone ends the drains of a large pool."""
 HALVINGS = 40
 STEPS = 8
 """Steps of the search for the share to give back, which find it to within 1/256."""
@@ -97,26 +99,23 @@ class Room:
         """How full the fullest server that keeps its weight would be (None: not too full, but requests wait there), and
         the weights that the servers in `low` get for that.
 
-        They are raised until no server that keeps its weight is too full, or these are as full themselves: each by the
-        same share of the way to its baseline. Under least connections they get the weights that share the requests in
+        They are raised until no server that keeps its weight is too full: each by the same share of the way to the
+        weight at which it is as full itself. Under least connections they get the weights that share the requests in
         flight best, at once. Nothing is raised where none is too full and, beside drained servers, few requests wait.
         """
         kept = {load.server for load in self.loads if not load.reduce and load.server not in low}
-        baselines = {load.server: load.baseline for load in self.loads if load.server in low}
         filled, limit = self.filled(weights, kept), self._limit()
-        if low and low <= self.undrained.keys() and (filled > limit or self._wait(kept, low)):
-            more = {name: self.undrained[name] for name in baselines if self.undrained[name] > weights[name]}
+        if low and low <= self.undrained.keys() and (filled > limit or self._wait(weights, kept, low)):
+            more = {name: self.undrained[name] for name in low if self.undrained[name] > weights[name]}
             return filled if filled > limit else None, more
         if filled <= limit or not low:
             return filled, {}
+        most = self._as_full(weights, kept, low)
 
         def raised(share: float) -> dict[str, int]:
-            """All weights, with those in `low` this share of the way to their baselines."""
-            steps = {name: math.ceil(share * (most - weights[name]) / self.step) for name, most in baselines.items()}
-            return {
-                **weights,
-                **{name: min(weights[name] + self.step * steps[name], baselines[name]) for name in steps},
-            }
+            """All weights, with those in `low` this share of the way to the most that they get."""
+            steps = {name: math.ceil(share * (most[name] - weights[name]) / self.step) for name in low}
+            return {**weights, **{name: min(weights[name] + self.step * steps[name], most[name]) for name in steps}}
 
         def fits(trial: Mapping[str, int]) -> bool:
             others = self.filled(trial, kept)
@@ -130,13 +129,29 @@ class Room:
         if self.is_known and self.filled(fitting, kept) > limit:  # the weights are coarse
             every = [load.server for load in self.loads]
             fitting = min((fitting, raised(below)), key=lambda trial: self.filled(trial, every))
-        return filled, {name: fitting[name] for name in baselines if fitting[name] != weights[name]}
+        return filled, {name: fitting[name] for name in low if fitting[name] != weights[name]}
 
-    def _wait(self, kept: Collection[str], low: Collection[str]) -> bool:
-        """Whether more requests wait at the servers that keep their weights than the drained ones would hold."""
-        drained = sum(load.weight == 0 for load in self.loads if load.server in low)
-        queue = math.fsum(load.queue for load in self.loads if load.server in kept)
-        return self.by_concurrency and 0 < HELD * drained < queue
+    def _as_full(self, weights: Mapping[str, int], kept: Collection[str], low: Collection[str]) -> dict[str, int]:
+        """The weights with which the servers in `low` are as full as the fullest that keeps its weight, at most their
+        baselines."""
+        whole = {load.server: load.baseline for load in self.loads if load.server in low}
+        if self._capacity is None or self.total_rps is None:
+            return whole
+        # Under least connections servers with equal weights are equally full, whatever they carry.
+        carries = {
+            load.server: 1.0 if self.by_concurrency else mu for load, mu in zip(self.loads, self._capacity, strict=True)
+        }
+        fullest = max((weights[name] / carries[name] for name in kept), default=0.0)
+        steps = {name: math.ceil(fullest * carries[name] / self.step - 1e-9) for name in low}
+        return {name: max(min(self.step * steps[name], whole[name]), weights[name]) for name in low}
+
+    def _wait(self, weights: Mapping[str, int], kept: Collection[str], low: Collection[str]) -> bool:
+        """Whether surely more requests wait at the servers that keep their weights than the drained ones would hold."""
+        drained = sum(weights[name] == 0 for name in low)
+        queues = [load.queue for load in self.loads if load.server in kept]
+        spread = math.sqrt(math.fsum(queue.variance for queue in queues))
+        waits = math.fsum(queue.mean for queue in queues) > HELD * drained + SURELY * spread
+        return self.by_concurrency and drained > 0 and waits
 
     @cached_property
     def _capacity(self) -> list[float] | None:

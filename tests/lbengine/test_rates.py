@@ -50,6 +50,15 @@ def test_a_queue_is_what_is_in_flight_beyond_calm() -> None:
         flying = Server(name="a", weight=20, requests=20 * look, in_flight=5)
         shown = Snapshot(balance="leastconn", weights_mean="concurrency", servers=(flying,))
         rates = rates.after(0.2 * look, shown, {})
-    assert rates.queue_at("a", 0.01) == pytest.approx(5.0 - 100.0 * 0.01)
-    assert rates.queue_at("a", 0.2) == 0.0, "it holds less than a calm server"
-    assert rates.queue_at("a", None) == rates.queue_at("b", 0.01) == 0.0
+    assert rates.queue_at("a", 0.01).mean == pytest.approx(5.0 - 100.0 * 0.01)
+    assert rates.queue_at("a", 0.2).mean == pytest.approx(5.0 - 100.0 * 0.2), "it holds less than a calm server"
+    assert rates.queue_at("b", 0.01).mean == rates.queue_at("b", 0.01).variance == 0.0
+    assert rates.queue_at("a", None) == rates.queue_at("a", 0.0) == (0.0, 0.0)
+
+
+def test_long_requests_make_looks_at_a_queue_tell_of_each_other() -> None:
+    rates = Rates(rps={"a": 100.0}, looks=tuple((0.1 * look, {"a": 2}) for look in range(10)))
+    in_calm = [100.0 * calm_s for calm_s in (0.01, 0.1, 1.0)]
+    variances = [rates.queue_at("a", calm_s).variance for calm_s in (0.01, 0.1, 1.0)]
+    independent = [mean * (1.0 + mean) / variance for mean, variance in zip(in_calm, variances, strict=True)]
+    assert independent == pytest.approx([10.0, 1.0 / (6.0 * 0.1), 1.0])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from slackwater.lbengine.decision import room
 from slackwater.lbengine.decision.loads import Load
+from slackwater.lbengine.decision.rates import Backlog
 from tests.support.coarse_weights import a_step_more_is_no_better
 
 pools = st.lists(
@@ -124,11 +125,28 @@ def test_with_coarse_weights_a_dead_server_is_not_filled_to_spare_a_full_one() -
 
 
 def test_under_least_connections_a_drained_server_gets_load_where_more_wait_than_it_would_hold() -> None:
-    """The prediction may be wrong: what a server carries is known to some 15%. What waits at the others is seen."""
-    for queue, after in ((0.5, 0), (1.5, 60)):
-        loads = [Load("slow", 100, 0, reduce=True), *(Load(name, 100, 100, queue=queue) for name in "ab")]
+    """The prediction may be wrong: what a server carries is known to some 15%. What waits at the others is seen, also
+    before the drain: it would end in the next turn."""
+    for before, queue, after in ((0, 0.5, 0), (0, 1.5, 60), (100, 1.5, 60)):
+        loads = [Load("slow", 100, before, reduce=True), *(Load(name, 100, 100, queue=Backlog(queue)) for name in "ab")]
         pool = room.Room(loads, 300.0, 0.9, True, undrained={"slow": 60})
         vars(pool)["_capacity"] = [50.0, 300.0, 300.0]
         filled, given = pool.give_back({"slow": 0, "a": 100, "b": 100}, {"slow"})
         assert given.get("slow", 0) == after
         assert (filled is None) == (after > 0)
+
+
+def test_chance_alone_ends_no_drain_of_a_large_pool() -> None:
+    """Of 40 servers some always hold more than usual, and others less."""
+    others = [f"s{number}" for number in range(39)]
+
+    def given_for(queues: Sequence[Backlog]) -> dict[str, int]:
+        loads = [Load("slow", 100, 0, reduce=True)]
+        loads += [Load(name, 100, 100, queue=queue) for name, queue in zip(others, queues, strict=True)]
+        pool = room.Room(loads, 3000.0, 0.9, True, undrained={"slow": 60})
+        vars(pool)["_capacity"] = [50.0] + [300.0] * 39
+        return pool.give_back({"slow": 0, **dict.fromkeys(others, 100)}, {"slow"})[1]
+
+    assert not given_for([Backlog(0.4 if number % 2 else -0.4) for number in range(39)])
+    assert not given_for([Backlog(0.2, 0.2) for _ in range(39)]), "8 wait, within three standard deviations"
+    assert given_for([Backlog(0.3, 0.2) for _ in range(39)]) == {"slow": 60}
