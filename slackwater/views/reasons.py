@@ -71,7 +71,9 @@ def of_change(change: Change) -> str:
 
 
 def expected(change: Change) -> str:
-    """What it was expected to do to users; empty if nothing was."""
-    if change.rt_p95_ms is None or change.rt_p95_predicted_ms is None:
+    """What a lower weight was expected to do to users; empty if nothing was. Of a higher one more requests decide."""
+    before, after = change.before, change.after
+    lowers = isinstance(before, int | float) and isinstance(after, int | float) and after < before
+    if change.what == "outcome" or not lowers or change.rt_p95_ms is None or change.rt_p95_predicted_ms is None:
         return ""
     return f"expected p95 {milliseconds(change.rt_p95_predicted_ms)} instead of {milliseconds(change.rt_p95_ms)}"
