@@ -48,8 +48,8 @@ def test_a_server_whose_requests_fail_gets_none_however_short_its_queue() -> Non
     mine = decisions.servers["host0"]
     assert (mine.cause, mine.short[0]) == ("errors", "errors")
     assert mine.why == (
-        "errors: 87% of its requests fail, and 0% of its peers'; it gets no requests, but now and then a few that show"
-        " whether it still fails"
+        "errors: 87% of its requests fail, and 0% of its peers'; it gets a few requests now and then, to see whether it"
+        " still fails"
     )
 
 
