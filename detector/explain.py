@@ -37,6 +37,7 @@ from slackwater.detector.features.signals import SIGNALS
 
 NOTHING = "no signal is beyond what is usual"
 NOT_VISIBLE = "the cause is not visible from the balancer"
+NOT_IN_IT = "no cause is visible in the machine yet: something outside of it, or a program of its own"
 RETURNED = "it came back after a time without answers, so its response times say nothing yet"
 TAIL_ALONE = "only a few requests are slower than in calm: a client or a route may be slow, and not the server"
 UNANSWERED = "nothing was answered for {:.0f} s, while requests waited or were refused"
@@ -45,7 +46,7 @@ STEADY = (
     "its CPU time is steady at {:.2g} CPUs: a limit of its own (a larger machine, or credits, would help), or a steady"
     " neighbour"
 )
-OF_A_LIMIT: frozenset[State] = frozenset(("interference", "overload", "all_slow"))
+OF_A_LIMIT: frozenset[State] = frozenset(("interference", "slow", "overload", "all_slow"))
 LIMIT_ERROR = 0.1
 """Standard error of what a server answers at its limit, as a share."""
 OWN, LENT = "its calm baseline", "its peers' calm baseline"
@@ -94,10 +95,10 @@ class Explainer:
             path = [_own_load(frame, row)]
         elif looks == ALL_SLOW:
             path = [_shared_cause(outcome.pool, row), _describe(FELT, frame, np.array([row]))[0]]
-        elif looks == INTERFERENCE and frame.outside[row]:
+        elif looks == INTERFERENCE and frame.unnamed[row]:
             waited_s = float(frame.unanswered_s[row])
             first = UNANSWERED.format(waited_s) if waited_s else plainly(FELT, frame, row)
-            path = [first, *path, NOT_VISIBLE]
+            path = [first, *path, NOT_VISIBLE if frame.outside[row] else NOT_IN_IT]
         elif looks == INTERFERENCE:
             path = [plainly(CAUSE, frame, row), *path]
         reason = episode_reason(outcome.steps, row)
@@ -108,7 +109,7 @@ class Explainer:
             before = [f"before: {line}" for line in self._last_shown.get(slot, [])[:1]]
             return [reason, *proof_numbers(outcome.steps, row), *before]
         if looks != CALM:
-            word = word_of(looks, bool(frame.outside[row]))
+            word = word_of(looks, bool(frame.unnamed[row]))
             return [*path, f"looks like {word}, but there is not enough evidence yet"]
         return [*path, reason] if reason else path
 
@@ -151,7 +152,7 @@ def with_limits(verdicts: list[Verdict], limits: Limits, *, worded: bool) -> lis
             own["resource"] = "own limit"
         if worded:
             own["path"] = [(OWN_LIMIT if limits.proven[row] else STEADY).format(cores), *verdict.path]
-        if verdict.state == "interference":
+        if verdict.state in ("interference", "slow"):
             own["state"] = "slow" if limits.proven[row] else verdict.state
             if verdict.capacity_rps and rps > 0.0:
                 calm_rps = verdict.capacity_rps / max(1.0 - verdict.severity, 0.02)

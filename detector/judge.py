@@ -248,7 +248,7 @@ class Judge(SlotArrays):
         failing = self._failing(now_s, slots, table)
         outcome = dataclasses.replace(outcome, excused=outcome.excused | failing.unfit)
         neighbour: Bools = np.asarray(outcome.steps.state == INTERFERENCE)
-        renamed = self.sources.reword(slots, frame.outside, outcome.pool.looks == INTERFERENCE)
+        renamed = self.sources.reword(slots, frame.unnamed, outcome.shows, outcome.quiet)
         renamed |= self.own_limits.reword(slots, limits.proven & neighbour)
         outcome = self.rules.reword(outcome, slots, neighbour & renamed & ~outcome.steps.began, table.time_unix_s)
         self._in_episode[slots] = neighbour | failing.on
@@ -311,7 +311,7 @@ class Judge(SlotArrays):
         self, frame: Frame, table: Table, outcome: Outcome, estimates: Estimates, calm: Bools
     ) -> Estimates:
         """The estimates; those of servers without a monitor are by their rates and response times."""
-        looks_slow, in_episode = outcome.pool.looks == INTERFERENCE, outcome.steps.state == INTERFERENCE
+        looks_slow, in_episode = outcome.shows, outcome.steps.state == INTERFERENCE
         lost = self.slowness.update(frame.slots, frame.slower, table.columns["period_s"], looks_slow, in_episode)
         calm_rps = self.calm_capacity.update(
             frame.slots,
@@ -335,7 +335,7 @@ class Judge(SlotArrays):
             return
         self._resource[frame.slots[neighbour & outcome.steps.began]] = UNCLEAR
         resource = resource_of(frame)
-        clear = neighbour & (outcome.pool.looks == INTERFERENCE) & (resource != UNCLEAR)
+        clear = neighbour & outcome.shows & (resource != UNCLEAR)
         self._resource[frame.slots[clear]] = resource[clear]
 
     def _verdicts(

@@ -43,7 +43,7 @@ class Sources(SlotArrays):
     blank_s: Floats
     """Time for which the monitor, since it came, has seen no requests."""
     unnamed: Bools
-    """Whether nothing but requests has shown the slot's episode, so that no cause of it was seen."""
+    """Whether nothing but requests has shown the slot's episode, or what may become one: no cause of it was seen."""
 
     def __init__(self) -> None:
         super().__init__(speaks=False, outside=False, blank_s=0.0, unnamed=False)
@@ -67,13 +67,14 @@ class Sources(SlotArrays):
         held = [row for row in np.flatnonzero(joined).tolist() if not knows_calm(table.nodes[row])]
         return requests_alone(table, held) if held else table
 
-    def reword(self, slots: Ints, outside: Bools, shown: Bools) -> Bools:
+    def reword(self, slots: Ints, unnamed: Bools, shown: Bools, calm: Bools) -> Bools:
         """(M,) whether these slots' episodes get another word: a cause was seen, or none is seen any more.
 
-        `outside`: (M,) whether the row was judged by its requests alone; `shown`: whether it looks like a neighbour's.
+        `unnamed`: (M,) whether the row shows no cause; `shown`: whether it looks like a neighbour's; `calm`: whether it
+        looks calm and the slot is in no episode, so that what was seen before is of another one.
         """
-        before = self.unnamed[slots]
-        self.unnamed[slots] = now = outside | (before & ~shown)
+        before = self.unnamed[slots] | calm
+        self.unnamed[slots] = now = self.outside[slots] | (before & ~(shown & ~unnamed))
         return np.asarray(before != now)
 
 

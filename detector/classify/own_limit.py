@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slackwater.detector.features.baseline import BINS
+from slackwater.detector.features.baseline import BINS, bins_of
 from slackwater.detector.features.columns import Bools, Columns, Floats, Ints, clipped, filled
 from slackwater.detector.features.features import COST, Frame
 from slackwater.detector.features.signals import INDEX
@@ -377,7 +377,7 @@ class OwnLimits(SlotArrays):
         mhz, busy = columns["frequency.mean_mhz"], columns["cpu.utilisation"]
         lost = np.fmax(filled(frame.values[:, KEPT_WAITING], 0.0), filled(columns["cpu.steal"], 0.0))
         fit = (mhz > 0.0) & (busy >= BUSY)
-        slots, bins, mhz, busy, lost = frame.slots[fit], frame.bins[fit], mhz[fit], busy[fit], lost[fit]
+        slots, bins, mhz, busy, lost = frame.slots[fit], bins_of(frame.peak)[fit], mhz[fit], busy[fit], lost[fit]
         part = np.minimum(period_s[fit] / OVER_S, 1.0)
         enough = (self._clock_samples[slots] >= CLOCK_SAMPLES) & (np.arange(BINS) <= bins[:, None])
         usual = np.where(enough, self._usual_mhz[slots], 0.0).max(axis=1)

@@ -42,6 +42,16 @@ class Outcome:
     """(M,) whether the tick looks calm only because an overloaded peer is as slow: against the node's own calm alone it
     looks like a neighbour. So it is no sign of calm."""
 
+    @property
+    def shows(self) -> Bools:
+        """(M,) whether the tick looks like a neighbour's."""
+        return np.asarray(self.pool.looks == INTERFERENCE)
+
+    @property
+    def quiet(self) -> Bools:
+        """(M,) whether the tick looks calm, and the node is in no episode."""
+        return np.asarray((self.pool.looks == CALM) & (self.steps.state == CALM))
+
 
 class Rules(SlotArrays):
     """The rules, with every slot's state."""
@@ -88,9 +98,6 @@ class Rules(SlotArrays):
         `fresh`, `in_episode`: (slots,) whether a node is heard of, and whether it is in an episode.
         """
         answers = self.model.judge(frame)
-        # A single client with slow requests begins no episode, and keeps none going.
-        if frame.tail_alone.any():
-            answers = dataclasses.replace(answers, says=np.where(frame.tail_alone, answers.quiet, answers.says))
         pool = self._correlator.classify(frame, answers.says > 0.0, fresh, in_episode)
         # A server that gets no more than its level, with more to do than its peers, which have room, is slow by itself.
         with np.errstate(invalid="ignore"):

@@ -32,8 +32,7 @@ from slackwater.detector.classify.evidence import QUIET, CalmSums, Evidence
 from slackwater.detector.estimator import START, TERMS
 from slackwater.detector.features.columns import Floats, Ints
 from slackwater.detector.features.features import FEATURES, Frame
-from slackwater.detector.features.history import in_cgroup
-from slackwater.detector.features.signals import INDEX
+from slackwater.detector.features.history import in_own_queue
 
 FORMAT = 2
 MAX_DEPTH = 6
@@ -297,9 +296,7 @@ def model_of(
 def kinds_of(frame: Frame) -> Ints:
     """(M,) index in `KINDS`: `balancer` without a monitor; of the others `cgroup` where the wait in the run queue is
     known too, otherwise `machine`."""
-    waits = frame.values[:, [INDEX["run_delay_per_cpu"], INDEX["cpu_pressure"]]]
-    monitored = np.where(in_cgroup(frame.values) & ~np.isnan(waits).all(axis=1), CGROUP, MACHINE)
-    return np.where(frame.outside, BALANCER, monitored)
+    return np.where(frame.outside, BALANCER, np.where(in_own_queue(frame.values), CGROUP, MACHINE))
 
 
 def save(path: Path, content: Mapping[str, Any], metadata: Mapping[str, Any]) -> Model:

@@ -15,9 +15,9 @@ import numpy as np
 
 from slackwater.detector.features.baseline import Baselines, Reference, bins_of
 from slackwater.detector.features.columns import Bools, Floats, Ints
-from slackwater.detector.features.history import SampleRows, in_cgroup
-from slackwater.detector.features.signals import FLOORS, INDEX, QUEUES, RESPONDS, RESPONSES, SCALES, SIGNALS, Group
-from slackwater.detector.features.single_client import SingleClients
+from slackwater.detector.features.history import SampleRows, in_cgroup, in_own_queue
+from slackwater.detector.features.signals import FLOORS, INDEX, QUEUES, RESPONSES, SCALES, SIGNALS, Group
+from slackwater.detector.features.single_client import FEW, SingleClients
 from slackwater.detector.slot_arrays import SlotArrays
 
 MIN_SPREAD = 0.1
@@ -25,9 +25,6 @@ MIN_SPREAD = 0.1
 LENDERS = 400
 """The most peers' baselines, evenly spread, that are read when one is borrowed. Thousands give the same, slowly."""
 COST = INDEX["cpu_per_request"]
-COST_RATIO_LIMIT = 1.5
-"""From this multiple of its calm cost, and of its peers', a request's CPU time is not its own. A deploy or another mix
-makes requests dearer on all servers, or by less."""
 PEER_TICKS = 3
 """As a peer a node counts with its highest values of this many ticks, so that its single quiet tick makes no other node
 stand out."""
@@ -46,8 +43,11 @@ CAUSES: tuple[Group, ...] = ("run queue", "core", "cost", "disk", "memory", "net
 CAUSE, SECOND, FELT = "cause", "second cause", "felt cause"
 FEATURES = (CAUSE, SECOND, FELT)
 """Columns of `Frame.matrix`, each 0 in calm and 1 at the signal's scale: the most remarkable cause; the most remarkable
-one of another group of signals; and the first cause, as far as users feel it. Waiting users are no cause, so by itself
-their wait says nothing."""
+one of another group of signals; and of a cgroup the first cause, as far as users feel it. In its kernel a neighbour
+shows at once, so users who wait without a cause say nothing. A machine's neighbour is outside of its kernel, so there
+the third is how long users wait, whatever the cause; so it is of a server without a monitor."""
+NAMED = 0.75
+"""From this `CAUSE` on it is seen why a server is slow; the trees of monitored nodes begin to ask at 0.7 to 0.9."""
 FEW_REQUESTS = 0.03
 """A server whose own CPU share is below this counts as one without requests."""
 MAX_FEATURE = 10.0
@@ -83,13 +83,13 @@ class Frame(SampleRows):
     borrowed: Bools
     """(M,) whether the node has no baseline of its own yet. Its peers' stand in where they have one."""
     bins: Ints
-    """(M,) load range of the peak load, whose baseline the tick is compared with."""
+    """(M,) range of the load that its requests account for, whose baseline the tick is compared with."""
     demand: Floats
     """(M,) CPU share that the node's requests cost in calm; of a server without a monitor its load."""
     peers_demand: Floats
     """(M,) median of the peers' demand."""
     tail_alone: Bools
-    """(M,) whether a single client can be why a server without a monitor looks slow (`features.single_client`)."""
+    """(M,) whether a single client can be why users wait (`features.single_client`); never of a cgroup."""
 
     @cached_property
     def causes(self) -> tuple[Ints, Floats]:
@@ -108,13 +108,18 @@ class Frame(SampleRows):
     def matrix(self) -> Floats:
         """(M, len(FEATURES)) the tree's input, without gaps: higher is worse."""
         cause, second = self.causes[1][:, 0], self.causes[1][:, 1]
-        # Where nobody sees the requests it is not known whether users wait, so the cause is believed. From the balancer
-        # no cause is seen, so the wait is believed.
+        # Where nobody sees the requests it is not known whether users wait, so the cause is believed.
         unseen = np.isnan(self.rps) & np.isnan(self.values[:, RESPONSES]).all(axis=1)
         unknown = unseen & (self.load >= FEW_REQUESTS)
-        felt = self.felt(self.excess)
-        both = np.where(unknown, cause, np.minimum(cause, felt))
-        return np.column_stack([cause, second, np.where(self.outside, felt, both)])
+        # A single client with slow requests begins no episode, and keeps none going.
+        felt = np.where(self.tail_alone, 0.0, self.felt(self.excess))
+        felt = np.where(in_own_queue(self.values), np.minimum(cause, felt), felt)
+        return np.column_stack([cause, second, np.where(unknown, cause, felt)])
+
+    @property
+    def unnamed(self) -> Bools:
+        """(M,) whether no cause shows why users wait, if they do."""
+        return np.asarray(self.causes[1][:, 0] < NAMED)
 
     def felt(self, excess: Floats) -> Floats:
         """(M,) how remarkable the response time is, 1 at its scale, by `excess` or `own_excess`."""
@@ -171,25 +176,23 @@ class Features(SlotArrays):
         comparable = fresh & ~in_episode
         bins = bins_of(rows.peak)
         reference, borrowed = self._reference(rows.slots, bins, rows.values, comparable)
-        cost_ratio = rows.values[:, COST] / np.maximum(reference.median[:, COST], FLOORS[COST])
-        dear = np.flatnonzero(cost_ratio >= COST_RATIO_LIMIT)  # hardly ever any; the others need no peers
-        if len(dear):
-            peers_ratio = _median_of_others(self._levels[:, [COST]], comparable, rows.slots[dear])[:, 0]
-            cost_ratio[dear] /= np.fmax(peers_ratio, 1.0)
-        explained = bins_of(explained_load(rows.peak, cost_ratio))
-        lower = np.flatnonzero(explained < bins)
-        if len(lower):
-            low_reference, _ = self._reference(rows.slots[lower], explained[lower], rows.values[lower], comparable)
-            for values, part in zip(reference, low_reference, strict=True):
-                values[np.ix_(lower, RESPONDS)] = part[:, RESPONDS]
+        demand = np.where(rows.outside, rows.load, rows.rps * reference.median[:, COST] / 1e3 / rows.cores)
+        load, machines = rows.peak, np.flatnonzero(~rows.outside & ~in_cgroup(rows.values))
+        if len(machines):
+            load = load.copy()
+            load[machines] = requests_load(load[machines], demand[machines])
+            bins[machines] = bins_of(load[machines])
+            parts, borrowed[machines] = self._reference(
+                rows.slots[machines], bins[machines], rows.values[machines], comparable
+            )
+            for values, part in zip(reference, parts, strict=True):
+                values[machines] = part
         median, spread, high = reference
         base = np.maximum(median, FLOORS)
         own = rows.values / base
         usual = rows.values / np.maximum(high, base)
         spreads = (rows.values - median) / np.maximum(spread, np.maximum(MIN_SPREAD * base, MIN_SPREAD * FLOORS))
 
-        cost_ms = median[:, COST]
-        demand = np.where(rows.outside, rows.load, rows.rps * cost_ms / 1e3 / rows.cores)
         self._recent[rows.slots, self._at[rows.slots]] = np.concatenate([own, rows.values, demand[:, None]], axis=1)
         self._at[rows.slots] = (self._at[rows.slots] + 1) % PEER_TICKS
 
@@ -206,7 +209,7 @@ class Features(SlotArrays):
             others[np.ix_(alone, needed)] = _median_of_others(self._levels[:, needed], fresh, rows.slots[alone])
         peers_own, peers_raw, peers_demand = others[:, :count], others[:, count:-1], others[:, -1]
         peers = np.where(np.isnan(own), rows.values / np.maximum(peers_raw, FLOORS), own / np.maximum(peers_own, 1.0))
-        own_excess, excess = _excess(rows, own, usual, spreads, peers)
+        own_excess, excess = _excess(rows, load, own, usual, spreads, peers)
         return Frame(
             **vars(rows),
             baseline=median,
@@ -225,20 +228,22 @@ class Features(SlotArrays):
 
     def _tail_alone(self, rows: SampleRows, own: Floats, in_episode: Bools) -> Bools:
         """`Frame.tail_alone`."""
-        outside = np.flatnonzero(rows.outside)
+        judged = np.flatnonzero(~in_own_queue(rows.values))
         tail_alone: Bools = np.zeros(len(rows.slots), dtype=bool)
-        if len(outside):
-            slots, values, own = rows.slots[outside], rows.values[outside], own[outside]
+        if len(judged):
+            slots, values, own = rows.slots[judged], rows.values[judged], own[judged]
+            # An event brings a Sample each 50 ms. Of one or two answers the median is no other than the tail.
+            few = (rows.answers[judged] < FEW) & ~rows.outside[judged]
             with np.errstate(invalid="ignore", divide="ignore"):
-                tail_alone[outside] = self._clients.update(
+                tail_alone[judged] = self._clients.update(
                     slots,
                     values[:, _PERIOD] / 1000.0,
-                    answers=rows.answers[outside],
+                    answers=rows.answers[judged],
                     mean_ms=values[:, _MEAN],
                     p95_ms=values[:, _P95],
                     own_mean=own[:, _MEAN],
                     own_p95=own[:, _P95],
-                    own_median=own[:, _MEDIAN],
+                    own_median=np.where(few, 1.0, own[:, _MEDIAN]),
                     in_flight=values[:, _IN_FLIGHT],
                     in_episode=in_episode[slots],
                 )
@@ -274,14 +279,16 @@ class Features(SlotArrays):
         return lent
 
 
-def _excess(rows: SampleRows, own: Floats, usual: Floats, spreads: Floats, peers: Floats) -> tuple[Floats, Floats]:
-    """`Frame.own_excess` and `Frame.excess`."""
+def _excess(
+    rows: SampleRows, load: Floats, own: Floats, usual: Floats, spreads: Floats, peers: Floats
+) -> tuple[Floats, Floats]:
+    """`Frame.own_excess` and `Frame.excess`. `load`: (M,) the load that the requests account for."""
     with np.errstate(invalid="ignore"):
         unusual = (spreads >= MIN_SPREADS) & ((usual > 1.0) | ~_CORE)
         no_own = np.isnan(own)
         # A server that used nearly all of its CPU a moment ago, or replaces its processes, waits for itself.
         # From the balancer it is not known how full a server is: the response times of a lower load are stretched.
-        waits_for_itself = ((rows.peak >= SELF_INFLICTED_LOAD) & ~rows.outside) | rows.replaced
+        waits_for_itself = ((load >= SELF_INFLICTED_LOAD) & ~rows.outside) | rows.replaced
         self_inflicted = waits_for_itself[:, None] & QUEUES
         # A machine's stolen time is booked on the program that was running. So a full machine may still wait for a
         # neighbour, and its probe and its requests' cost count.
@@ -299,16 +306,14 @@ def _excess(rows: SampleRows, own: Floats, usual: Floats, spreads: Floats, peers
         )
 
 
-def explained_load(load: Floats, cost_ratio: Floats) -> Floats:
-    """(M,) the part of `load` that the requests account for. `cost_ratio`: CPU time per request over calm and peers.
+def requests_load(load: Floats, demand: Floats) -> Floats:
+    """(M,) the load of virtual machines, as far as their requests account for it.
 
-    On a virtual machine the time that the hypervisor takes away is booked on the program that was running. So beside a
-    neighbour the CPU time per request rises, and the load with it. Response times are compared with those at the load
-    that the requests account for; otherwise the neighbour would excuse itself. Waits in the guest's own run queue are
-    compared at the load that the guest measures. Below `COST_RATIO_LIMIT`, or without a known cost, all load counts as
-    the requests'.
+    The time that a hypervisor takes away is booked on the program that was running. So with a neighbour's first time
+    slice the web server seems to be busy, up to all of its CPU time: by that `load` all waits would be its own, and the
+    neighbour would excuse itself. `demand`: what the requests cost in calm; where it is not known, `load` counts.
     """
-    return load / np.where(cost_ratio >= COST_RATIO_LIMIT, cost_ratio, 1.0)
+    return np.where(np.isnan(demand), load, demand)
 
 
 def _lower_median(values: Floats) -> Floats:

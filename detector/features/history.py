@@ -40,7 +40,7 @@ class SampleRows:
     load: Floats
     """(M,) CPU time of the web server's own processes over the CPU that they may use, mean of the window: 1 is full.
     Where the processes are not known it is the CPU's utilisation. A virtual machine's neighbour raises it: see
-    `features.explained_load`."""
+    `features.requests_load`."""
     others: Floats
     """(M,) CPU time of the node's other programs (a backup), as `load`. It is known for cgroups only, else 0: on a
     machine the time that a hypervisor takes away is booked on the program that was running."""
@@ -207,6 +207,12 @@ class SampleWindows(SlotArrays):
 def in_cgroup(values: Floats) -> Bools:
     """(M,) whether a Sample, (M, signals), is of a cgroup. A machine knows its steal, even if that is always 0."""
     return np.isnan(values[:, INDEX["steal"]])
+
+
+def in_own_queue(values: Floats) -> Bools:
+    """(M,) whether a neighbour shows in a Sample's own run queue: it is of a cgroup whose waits are known."""
+    waits = values[:, [INDEX["run_delay_per_cpu"], INDEX["cpu_pressure"]]]
+    return np.asarray(in_cgroup(values) & ~np.isnan(waits).all(axis=1))
 
 
 def _window_row(columns: Columns, ratio: Floats, late_ms: Floats) -> Floats:

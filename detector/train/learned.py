@@ -18,6 +18,7 @@ from slackwater.detector.features.features import FEATURES
 from slackwater.detector.judge import Judge, Tick
 from slackwater.detector.recordings.recording import Recording, RecordingError
 from slackwater.detector.train import levels
+from slackwater.detector.train.queues import with_queues
 from slackwater.detector.train.replay import play
 from slackwater.detector.train.scores import Scores, score
 
@@ -74,6 +75,7 @@ def track(items: Sequence[T], step: str, progress: Progress) -> Iterator[T]:
 
 def learn(recording: Recording) -> Learned:
     """Replays a recording, in which its labels decide which ticks are calm; returns the ticks' features and truth."""
+    recording = with_queues(recording)
     judge = _judge(recording, undecided())
     ticks: list[Tick] = []
     history: list[Floats] = []
@@ -137,7 +139,7 @@ def judged(recording: Recording, model: Model) -> list[Verdict]:
 def show(recordings: Sequence[Recording], model: Model, progress: Progress) -> list[levels.Shown]:
     """The nodes' ticks when recordings are replayed."""
     nodes = []
-    for recording in track(recordings, "counting evidence", progress):
+    for recording in map(with_queues, track(recordings, "counting evidence", progress)):
         judge = _judge(recording, model)
         judge.ticks = []
         play(recording, judge)

@@ -93,7 +93,8 @@ def test_the_features_are_the_two_most_remarkable_groups_of_signals_and_what_use
     """At its scale a signal counts 1, at the square of it 2."""
 
     def features(**signals: float) -> list[float]:
-        features_row: list[float] = hand_made([80.0], [0.3], **{"rt_p95": 1.0, **signals}).matrix[0].round(6).tolist()
+        known = {"rt_p95": 1.0, "run_delay_per_cpu": 1.0, **signals}
+        features_row: list[float] = hand_made([80.0], [0.3], **known).matrix[0].round(6).tolist()
         return features_row
 
     run_delay, steal, cost, rt_p95 = (
@@ -101,7 +102,7 @@ def test_the_features_are_the_two_most_remarkable_groups_of_signals_and_what_use
     )
     assert features() == [0.0, 0.0, 0.0]
     assert features(run_delay_per_cpu=run_delay**2, cpu_per_request=cost) == [2.0, 1.0, 0.0]
-    assert features(run_delay_per_cpu=run_delay**2, steal=steal, rt_p95=rt_p95) == [2.0, 0.0, 1.0]
+    assert features(run_delay_per_cpu=run_delay**2, steal=steal, rt_p95=rt_p95) == [2.0, 0.0, 1.0], "of one group"
     assert features(run_delay_per_cpu=run_delay, rt_p95=rt_p95**3) == [1.0, 0.0, 1.0], "as far as it is felt"
     assert features(rt_p95=rt_p95**3) == [0.0, 0.0, 0.0], "that users wait is no cause"
     unknown = hand_made([np.nan], [0.3], run_delay_per_cpu=run_delay**2)

@@ -152,9 +152,9 @@ DETECTOR: dict[str, Mechanism] = {
         ),
         Mechanism(
             "explained-load",
-            "response times are compared at the load that is measured",
-            (as_it_came(f"{FEATURES}features:explained_load", "load"),),
-            goes=(f"{FEATURES}features:explained_load",),
+            "signals of machines are compared at the load that is measured",
+            (as_it_came(f"{FEATURES}features:requests_load", "load"),),
+            goes=(f"{FEATURES}features:requests_load",),
         ),
         Mechanism(
             "sum",

@@ -7,7 +7,8 @@ from typing import Literal
 Resource = Literal["cpu", "cache", "memory bandwidth", "network", "disk", "unclear", "own limit"]
 """own limit: no neighbour takes it. The server gets no more CPU than a limit of its own allows."""
 State = Literal["calm", "interference", "overload", "all_slow", "unknown", "slow", "errors"]
-"""slow: as `interference`, of a server without a monitor. It is slow by itself, and the balancer does not see why.
+"""slow: as `interference`, of a server that is slow by itself while no cause is seen: it has no monitor, or it is a
+virtual machine whose neighbour does not show in it yet.
 errors: its requests fail, and those of its peers do not."""
 SLOW_ALONE: frozenset[State] = frozenset(("interference", "slow", "errors"))
 """The states of a server that is worse than its peers by itself, from which load may be taken."""
