@@ -111,7 +111,7 @@ class Frame(SampleRows):
         # Where nobody sees the requests it is not known whether users wait, so the cause is believed.
         unseen = np.isnan(self.rps) & np.isnan(self.values[:, RESPONSES]).all(axis=1)
         unknown = unseen & (self.load >= FEW_REQUESTS)
-        # A single client with slow requests begins no episode, and keeps none going. It is no cause that a machine sees.
+        # A single client with slow requests begins no episode, and keeps none going. It is no cause in a machine.
         felt = np.where(self.tail_alone & self.unnamed, 0.0, self.felt(self.excess))
         felt = np.where(in_own_queue(self.values), np.minimum(cause, felt), felt)
         return np.column_stack([cause, second, np.where(unknown, cause, felt)])
