@@ -113,7 +113,7 @@ class Guests:
             "traffic": {
                 "rps": rps,
                 "rt_mean_ms": near(shape.rt_mean_ms * times(shape.rt_mean_times)),
-                "rt_p50_ms": near(0.9 * shape.rt_mean_ms * times(shape.rt_mean_times)),
+                "rt_p50_ms": 0.9 * shape.rt_mean_ms * times(shape.rt_mean_times),
                 "rt_p95_ms": near(shape.rt_p95_ms * times(shape.rt_p95_times)),
                 "in_flight": int(self._dice.random() < 0.3) + (3 if noisy else 0),
                 "errors_per_s": 0.0,
