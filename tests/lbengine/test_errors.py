@@ -30,6 +30,7 @@ from slackwater_lab.played_verdict import verdict
 from tests.support.engine_site import HOSTS, DrivenHAProxy
 from tests.support.judges import new_judge
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
+from tests.support.real_lab import eventually
 from tests.support.real_processes import free_port
 
 TIMEOUT_S = 20.0
@@ -155,8 +156,13 @@ class Watched:
             for _ in range(requests):
                 with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
                     ask()
+            # A client has its answer before HAProxy counts it.
+            eventually("the end of all requests", self.is_quiet, TIMEOUT_S)
             verdicts = self.look()
         return verdicts
+
+    def is_quiet(self) -> bool:
+        return not any(server.in_flight for server in self.client.read().servers)
 
 
 @needs_haproxy
