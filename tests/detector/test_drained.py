@@ -145,7 +145,7 @@ def test_where_nothing_shows_the_neighbour_without_requests_the_verdict_says_so_
                 assert verdict.state == "interference"
                 if now_s > begin_s + 4.0:
                     assert verdict.calm_shows_within_s is None
-                    assert verdict.path[0].startswith("the episode goes on: no sign without")
+                    assert verdict.path[0].startswith("the episode goes on: without requests no sign")
     host.rps, host.neighbour = 40.0, 0.9
     for now_s, samples in cluster.run(5.0):
         assert all(verdict.state == "interference" for verdict in judge.tick(now_s, samples) if verdict.node == "host1")

@@ -20,8 +20,8 @@ def test_turns_count_once_as_many_were_seen_as_requests() -> None:
 
 
 def test_more_or_fewer_turns_than_requests_are_no_requests() -> None:
-    assert "1.30 turns" in played((0, 0), (1300, 1000)).doubt("a", is_encrypted=True)
-    assert "0.50 turns" in played((0, 0), (500, 1000)).doubt("a", is_encrypted=True)
+    assert "1.30 answers" in played((0, 0), (1300, 1000)).doubt("a", is_encrypted=True)
+    assert "0.50 answers" in played((0, 0), (500, 1000)).doubt("a", is_encrypted=True)
 
 
 def test_a_server_that_goes_over_to_another_protocol_is_found_out_and_believed_again() -> None:

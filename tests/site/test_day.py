@@ -33,7 +33,7 @@ def test_observe_says_what_it_would_do_and_does_nothing(today: Day) -> None:
     assert all(weights == BASELINE for weights in seen)
     would = [line for line in today.log() if "weight of web1: 100 → " in line]
     assert would[0].startswith("web: would: weight of web1: 100 → ")
-    assert "by lbengine: a noisy neighbour" in would[0]
+    assert "by lbengine: interference: " in would[0]
     today.calms_down()
     assert today.check()[1][-1] == "nothing is missing"
 
@@ -47,7 +47,7 @@ def test_act_lowers_the_weight_beside_a_neighbour_and_gives_it_back(today: Day) 
         again = "was reloaded or started anew and shows 100; "
         today.until(today.log, lambda lines: any(again in line for line in lines), "log: HAProxy was reloaded")
         log = today.until(today.log, lambda lines: any("weight of web1: 100 → " in line for line in lines), "log")
-        assert any(line.startswith("web: weight of web1: 100 → ") and "noisy neighbour" in line for line in log)
+        assert any(line.startswith("web: weight of web1: 100 → ") and "interference: " in line for line in log)
         lines = today.check()[1]
         assert lines[-1] == "nothing is missing"
         assert not any("left alone" in line for line in lines), "it is Slackwater's doing"
