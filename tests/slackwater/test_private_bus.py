@@ -34,6 +34,7 @@ OF_NODES = [f"slackwater.{kind}.web.{node}" for kind in PARTS for node in ("web1
 OF_OTHERS = [
     *("slackwater.cycle.web", "slackwater.controller-change.web", "slackwater.control.web", "slackwater.request.web"),
     *("$JS.API.STREAM.CREATE.any", "$JS.API.STREAM.DELETE.KV_slackwater_lease", "$KV.slackwater_lease.web"),
+    "$KV.slackwater_replace.web",
     *("_INBOX.any", "_INBOX.slackwater-control.any", "_INBOX.slackwater-controller.any", "anything"),
 ]
 MAY_PUBLISH = {

@@ -42,8 +42,8 @@ refuses to reload a configuration in which they differ."""
 LOG_BYTES = 4 * 1024 * 1024
 STORE_BYTES = 16 * 1024 * 1024
 """For the key-value store of the leases: a record of a pool of some hundred servers has 20 kB."""
-STORE = ["$JS.API.>", "$KV.slackwater_lease.>"]
-"""The key-value store of lbengine's leases, where JetStream is switched on."""
+STORE = ["$JS.API.>", "$KV.>"]
+"""The key-value store of leases and replacements, where JetStream is switched on. Its API alone allows as much."""
 MADE_BY_CONTROLLER = (
     "sample",
     "verdict",
