@@ -104,20 +104,16 @@ def _of_packets(counted: Counted, server: str, times: SnifferLine, end: SnifferL
     come more often. Connections that fail are no exchanges, so the counters may show more errors then. While the
     balancer counts no answer, and none has begun, exchanges are its health checks: these go on where requests hang, and
     their times and errors are none of requests."""
-    rps, errors_per_s, in_flight = counted.rps, counted.errors_per_s, counted.in_flight
-    if complete:
-        rps = in_flight = None
     if not counted.answered_lately and (not counted.in_flight or times.oldest_unanswered_ms >= HANGS_MS):
-        return Traffic(
-            rps=0.0,
-            in_flight=times.in_flight if in_flight is None else in_flight,
+        times = SnifferLine(
+            in_flight=times.in_flight,
             oldest_unanswered_ms=times.oldest_unanswered_ms,
-            errors_per_s=errors_per_s or 0.0,
-            drops=end.drops,
             unmatched=times.unmatched,
             holes=times.holes,
         )
+    rps, errors_per_s, in_flight = counted.rps, counted.errors_per_s, counted.in_flight
     if complete:
+        rps, in_flight = None, None
         errors_per_s = max(times.errors / end.period_s, errors_per_s or 0.0)
     return Traffic(
         rps=times.exchanges / end.period_s if rps is None else rps,

@@ -43,7 +43,8 @@ LOG_BYTES = 4 * 1024 * 1024
 STORE_BYTES = 16 * 1024 * 1024
 """For the key-value store of the leases: a record of a pool of some hundred servers has 20 kB."""
 STORE = ["$JS.API.>", "$KV.>"]
-"""The key-value store of leases and replacements, where JetStream is switched on. Its API alone allows as much."""
+"""The key-value store of leases and replacements, where JetStream is switched on. The API alone lets a user
+change any bucket of it."""
 MADE_BY_CONTROLLER = (
     "sample",
     "verdict",
