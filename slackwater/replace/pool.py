@@ -216,6 +216,8 @@ class ReplacedPool:
             await self._claims.call(id_)
             await self._record(node, "replacing", f"it is empty; {self._settings.command} is called", id_)
             self._check(node, drain)  # recording may have taken long
+            if not self._access.leads:  # it may have died, and then the server has its requests back
+                raise Stopped("the lbengine of this controller does not drive the pool")
             has_called = self._runs = True
             drain.is_firm = True
             end = await programs.call(

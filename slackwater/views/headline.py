@@ -40,8 +40,11 @@ def exceptions(row: Row, title: str) -> list[str]:
         sentences.append(f"{_slow(row.rt_p95_now_ms, row.rt_p95_usual_ms)} the cause is not visible from the balancer")
     elif row.state != "calm" and not (row.state == "errors" and row.peers_failed_share is not None):
         sentences.append(STATES[row.state])
-    if row.weight is not None and row.baseline and row.weight != row.full_weight and row.state in ("calm", "unknown"):
-        sentences.append(f"has weight {row.weight} of {row.baseline}{'' if row.decided else ', set by someone else'}")
+    is_persons = row.pinned or not row.decided
+    is_lowered = row.weight is not None and row.baseline and row.weight != row.full_weight
+    if is_lowered and (is_persons or row.state in ("calm", "unknown")):  # else it is what is done about the state
+        by = ", pinned" if row.pinned else "" if row.decided else ", set by someone else"
+        sentences.append(f"has weight {row.weight} of {row.baseline}{by}")
     return sentences
 
 

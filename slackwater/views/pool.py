@@ -269,7 +269,7 @@ def _add_balancer(row: Row, server: ServerState) -> None:
     """What the balancer counts."""
     row.in_flight, row.queue, row.errors_per_s = server.in_flight, server.queue, server.errors_per_s
     row.failed_share, row.peers_failed_share = server.failed_share, server.peers_failed_share
-    row.decided = server.cause is not None
+    row.decided, row.pinned = server.cause is not None, server.cause == "pinned"
 
 
 def _add_slow(row: Row, slow: Slow | None) -> None:

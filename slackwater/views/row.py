@@ -92,6 +92,8 @@ class Row(msgspec.Struct):
     """Which of a slow server's CPU, disk and memory are as they mostly were."""
     decided: bool = True
     """False: lbengine decides nothing about its weight, which is somebody else's or the pool is paused."""
+    pinned: bool = False
+    """An operator has pinned its weight."""
     summary: str = ""
     """`why` in a sentence."""
     percentiles: ServerPercentiles | None = None

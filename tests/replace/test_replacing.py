@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from slackwater.core.config import ReplaceSettings
-from slackwater.core.messages import ChangeCause, Cycle, Mode
+from slackwater.core.messages import ChangeCause, Mode
 from slackwater.orders.access import NotNow
 from slackwater.replace import pool as replacing
 from slackwater.replace.claims import Claims
@@ -94,13 +94,15 @@ def test_it_is_drained_then_empty_then_replaced_then_back_and_no_request_is_lost
     assert told["machine"]["lost_share"] == 0.05
 
 
-def test_in_observe_mode_nothing_is_run_and_it_is_noted_once(balancer: RealHAProxy, tmp_path: Path) -> None:
+def test_in_observe_mode_nothing_is_run_and_it_is_noted_once(
+    balancer: RealHAProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replacing, "LOOK_EVERY_S", 0.1)
     ran = tmp_path / "ran"
 
     async def story(site: ReplacedSite) -> None:
         await site.until_cause("chronic")
-        site.pool._look_s = 0.0
-        await site.until(lambda: site.pool._look_s > 0.0, "it looks again")
+        await site.until(lambda: site.reads > 2, "it looks again")
         assert [(change.cause, change.applied) for change in site.changes()] == [("chronic", False)]
         assert site.bus.requests == []
         assert balancer.weight("host1") == 100
@@ -146,7 +148,9 @@ def test_a_server_that_is_not_empty_in_time_is_not_replaced(balancer: RealHAProx
         assert site.changes()[-1].why.startswith("it is not empty after 0.3 s")
         await site.until(lambda: balancer.weight("host1") == 100, "its weight is back")
 
-    play(balancer, tmp_path, story, script(tmp_path, f"touch {ran}"), drain_s=0.3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replacing, "EMPTY_S", 1000.0)
+        play(balancer, tmp_path, story, script(tmp_path, f"touch {ran}"), drain_s=0.3)
     assert not ran.exists()
 
 
@@ -205,6 +209,31 @@ def test_a_pause_while_the_call_is_being_recorded_keeps_the_command_from_being_c
     assert not ran.exists()
 
 
+def test_the_command_is_not_called_where_lbengine_fell_silent_while_the_call_was_being_recorded(
+    balancer: RealHAProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server may have its requests back by then."""
+    ran = tmp_path / "ran"
+
+    async def story(site: ReplacedSite) -> None:
+        await site.until_cause("replace_given_up")
+        assert site.changes()[-1].why == "the lbengine of this controller does not drive the pool"
+
+    async def before(site: ReplacedSite) -> None:
+        record = site.access.record
+
+        async def slowly(node: str, what: str, after: str, why: str, cause: ChangeCause, **more: Any) -> str:
+            if cause == "replacing":
+                site.is_lbengine_alive = False
+                await site.until(lambda: not site.access.leads, "lbengine is silent")
+            return await record(node, what, after, why, cause, **more)
+
+        monkeypatch.setattr(site.access, "record", slowly)
+
+    play(balancer, tmp_path, story, script(tmp_path, f"touch {ran}"), before=before)
+    assert not ran.exists()
+
+
 def test_an_end_that_the_journal_does_not_take_is_recorded_later(
     balancer: RealHAProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,21 +260,13 @@ def test_an_end_that_the_journal_does_not_take_is_recorded_later(
     play(balancer, tmp_path, story, script(tmp_path, "exit 0"), before=before)
 
 
-def other_leads() -> Cycle:
-    return Cycle(1, "web", time.time(), "act", False, "roundrobin", "optimal", "", [], controller="another")
-
-
 def test_where_another_controller_leads_nothing_is_begun(balancer: RealHAProxy, tmp_path: Path) -> None:
-    async def before(site: ReplacedSite) -> None:
-        site.access.take(other_leads())
-        site.is_lbengine_alive = False  # it stands by, and sends no Cycles
-
     async def story(site: ReplacedSite) -> None:
         await site.until(lambda: site.turns > 10, "some steps")
         assert site.changes() == []
         assert site.bus.requests == []
 
-    play(balancer, tmp_path, story, before=before)
+    play(balancer, tmp_path, story, before=ReplacedSite.lose_lead)
 
 
 def test_who_no_longer_leads_gives_up_before_the_command(balancer: RealHAProxy, tmp_path: Path) -> None:
@@ -253,8 +274,7 @@ def test_who_no_longer_leads_gives_up_before_the_command(balancer: RealHAProxy, 
 
     async def story(site: ReplacedSite) -> None:
         await site.until(lambda: balancer.weight("host1") == 0, "the drain")
-        site.is_lbengine_alive = False
-        site.access.take(other_leads())
+        await site.lose_lead()
         await site.until_cause("replace_given_up")
         assert site.changes()[-1].why == "another controller leads now"
 

@@ -113,7 +113,10 @@ def test_a_controller_that_is_killed_leaves_baseline_weights_and_says_that_it_is
     assert today.slackwater.command("restore", "--all") == "web: nothing to put back\n"
     today.slackwater.host.call("systemctl", "start", CONTROLLER)
     assert today.slackwater.command("check", "--wait", f"{2 * SOON_S:g}s").endswith("nothing is missing\n")
-    today.shows("web1 has weight 20 of 100")  # a pin outlives the controller
+    # A pin outlives the controller.
+    today.until(today.weights, lambda weights: weights["web1"] == 20, "HAProxy shows the pinned weight again")
+    today.until(lambda: today.row("web1"), lambda row: row["pinned"] and row["wanted"] == 20, "it is pinned")
+    today.shows("web1 has weight 20 of 100, pinned")  # also where a neighbour of the test's machine is beside it
     today.slackwater.command("unpin", "web1")
     today.calms_down()
 

@@ -45,6 +45,12 @@ SEEN = [
         [row("web1", weight=0), row("web2", weight=40, decided=False)],
         "0 of 2 calm; web1 has weight 0 of 100; web2 has weight 40 of 100, set by someone else",
     ),
+    (
+        [row("web1", "interference", weight=20, pinned=True), row("web2", "slow", weight=40, decided=False)],
+        "0 of 2 calm; web1 has weight 20 of 100, pinned; web2 has weight 40 of 100, set by someone else;"
+        " web1 is beside a noisy neighbour; web2 is slow, and the cause is not visible from the balancer",
+    ),
+    ([row("web1", weight=20, pinned=True), row("web2")], "1 of 2 calm; web1 has weight 20 of 100, pinned"),
     ([row("web1", "interference", weight=0), row("web2")], "1 of 2 calm; web1 is beside a noisy neighbour"),
     ([row("web1", "slow"), row("web2")], "1 of 2 calm; web1 is slow, and the cause is not visible from the balancer"),
     (

@@ -213,8 +213,11 @@ class ReplacedSite:
         self.access.pool = self.pool
         self.is_lbengine_alive = True
         self.turns = 0
+        self.reads = 0
+        """How often the pool looked for what is due."""
 
     def read(self) -> Planned:
+        self.reads += 1
         return Planned(self.plan, self.attempts(), any(not attempt.applied for attempt in self.attempts()))
 
     def attempts(self) -> list[Attempt]:
@@ -248,10 +251,17 @@ class ReplacedSite:
                 said = verdict(host, self.states.get(host, "calm"), severity=0.0, capacity_rps=400.0, rps=30.0)
                 self.engine.inbox.put(said, time.monotonic())
             await asyncio.to_thread(self.engine.cycle, time.monotonic())
-        while self.engine.outbox:
-            message = self.engine.outbox.popleft()
-            if isinstance(message, Cycle):
-                self.access.take(message)
+            while self.engine.outbox:
+                message = self.engine.outbox.popleft()
+                if isinstance(message, Cycle):
+                    self.access.take(message)
+
+    async def lose_lead(self) -> None:
+        """Another controller leads from now on: lbengine stands by and sends no Cycles, not even of a turn that it is
+        at."""
+        self.is_lbengine_alive = False
+        async with self._turn:
+            self.access.take(Cycle(1, "web", time.time(), "act", False, "", "", "", [], controller="another"))
 
     async def run(self) -> None:
         while True:
