@@ -93,8 +93,9 @@ screenshots: setup  ## takes the screenshots of the dashboard in docs/screenshot
 
 MINUTES :=
 
-compare: setup  ## users' response times without Slackwater, with the balancer alone, and with monitors (root, quiet; 40 minutes; MINUTES=10: a piece, goes on)
-	slackwater lab compare --data docs/results/balancer-alone.jsonl --page docs/results/balancer-alone.md \
+compare: setup  ## users' response times with Slackwater, with other balancers and with an oracle (root, quiet; 70 minutes; MINUTES=10: a piece, goes on)
+	slackwater lab compare --haproxy haproxy-3.4 --data docs/results/evaluation.jsonl --page docs/results/evaluation.md \
+	  $(patsubst %,--also %,$(wildcard docs/results/evaluation-2.6.jsonl)) \
 	  $(MINUTES:%=--minutes %)
 
 chaos: setup  ## random faults in a cluster under load; what must hold is checked all the time (root; MINUTES=20 SEED=7)

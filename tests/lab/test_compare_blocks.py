@@ -22,7 +22,7 @@ from slackwater_lab.cluster.paths import LabError
 from slackwater_lab.commands import lab
 from slackwater_lab.compare import blocks, measured
 from slackwater_lab.compare.blocks import Blocks, Question
-from slackwater_lab.compare.defaults import DEFAULT_POLICIES, DEFAULT_SCENARIOS
+from slackwater_lab.compare.defaults import DEFAULT_POLICIES, DEFAULT_ROUNDS, DEFAULT_SCENARIOS
 from slackwater_lab.compare.overload import MOST_WAIT_MS
 from slackwater_lab.experiment.recording import ExperimentError, Run
 from tests.support.comparison_files import CARRIED, FACTS, HERE, recorded, row
@@ -120,10 +120,10 @@ def test_a_run_takes_as_long_as_the_same_runs_did() -> None:
     assert blocks.about_s(runs, "two", "leastconn") == fresh
 
 
-def test_five_blocks_of_five_scenarios_take_forty_minutes() -> None:
-    pieces = blocks.left([], Question(DEFAULT_SCENARIOS, DEFAULT_POLICIES, 5), HERE)
-    assert sum(len(piece.left) for piece in pieces) == 125
-    assert blocks.left_s([], pieces) <= 42 * 60.0
+def test_three_blocks_of_eight_scenarios_with_eight_policies_take_little_more_than_an_hour() -> None:
+    pieces = blocks.left([], Question(DEFAULT_SCENARIOS, DEFAULT_POLICIES, DEFAULT_ROUNDS), HERE)
+    assert sum(len(piece.left) for piece in pieces) == 8 * 8 * 3
+    assert blocks.left_s([], pieces) <= 65 * 60.0
 
 
 class Stopped(Exception):

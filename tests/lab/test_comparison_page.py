@@ -7,15 +7,22 @@ from collections.abc import Sequence
 import pytest
 
 from slackwater_lab.compare import comparison, comparison_page, results
+from slackwater_lab.compare.defaults import DEFAULT_POLICIES, DEFAULT_SCENARIOS
 from slackwater_lab.compare.measured import Measured
 from slackwater_lab.compare.overload import MOST_LATE_MS, MOST_WAIT_MS, RunLoad
+from slackwater_lab.compare.tables import WORST
 from tests.support.comparison_files import FACTS, row, rows
 
 LOUD = {
     "requests": 1000,
     **{"mean_ms": 1.0, "p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 5.0, "second_means_median_ms": 1.0},
     **{"errors_share": 0.0, "answers_s": 0.4, "detected_s": None, "back_s": 2.0, "not_back": 0.0, "wrong_moves": 0},
+    "errors": 0,
 }
+
+
+USUAL = "\nslackwater lab compare --data data --page page"
+ALONE, WATCHED = "Slackwater alone, `leastconn`", "Slackwater with monitors, `leastconn`"
 
 
 def goal(runs: Sequence[Measured], words: str) -> comparison.Goal:
@@ -23,76 +30,128 @@ def goal(runs: Sequence[Measured], words: str) -> comparison.Goal:
     return line
 
 
-def test_a_row_has_the_medians_and_a_pair_has_the_ratio_of_its_blocks() -> None:
-    runs = rows("one", {"leastconn": 2.0, "slackwater-lb-lc": 1.0, "slackwater-lc": 1.0})
+def lines(runs: Sequence[Measured], begin: str) -> list[list[str]]:
+    """The cells of the page's table rows that begin so."""
     page = comparison_page.page(runs, "data", "page")
-    assert "| `one` | `leastconn` | 5 | 12.7 | 31.7 | 63.4 | 0.40 | - | 0 |" in page
-    line = next(
-        line for line in page.splitlines() if line.startswith("| `slackwater-lb-lc` | `leastconn` | `one` | 5 |")
-    )
-    assert line.count("0.50 [0.49, 0.51]") == 3
-    pairs = [(pair.policy, pair.other) for pair in comparison.pairs(results.cells(runs))]
-    assert pairs == [
-        *(("slackwater-lb-lc", "leastconn"), ("slackwater-lb-lc", "slackwater-lc")),
-        ("slackwater-lc", "leastconn"),
-    ]
+    return [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith(begin)]
 
 
-def test_slackwater_is_shown_beside_other_balancers_and_asked_to_be_no_slower() -> None:
-    runs = rows("one", {"leastconn": 2.0, "nginx-least-time": 0.8, "oracle-lc": 0.5, "slackwater-lb-lc": 1.0})
-    made = [(pair.policy, pair.other) for pair in comparison.pairs(results.cells(runs))]
-    assert made == [
-        *(("nginx-least-time", "leastconn"), ("oracle-lc", "leastconn")),
-        *(("slackwater-lb-lc", other) for other in ("leastconn", "nginx-least-time", "oracle-lc")),
+def test_the_fastest_peer_is_bold_and_ours_is_marked_where_it_is_surely_faster_or_slower() -> None:
+    times = {"leastconn": 2.0, "nginx-least-time": 3.0, "oracle-lc": 0.5, "slackwater-lb-lc": 1.0, "slackwater-lc": 2.5}
+    assert lines(rows("one", times), "| scenario | `leastconn`")[0][1:] == [
+        *("`leastconn`", "nginx's `least_time`", "oracle, `leastconn`", ALONE, WATCHED),
     ]
-    assert goal(runs, "`nginx-least-time`: no figure is slower").word == "**no**"
-    assert not [line for line in comparison.goals(results.cells(runs)) if "oracle" in line.question]
+    mean, p95, p99 = lines(rows("one", times), "| `one`: one of three noisy |")
+    assert mean[1:] == ["**12.7**", "19.2", "3.2", "6.3 ✓", "16.0 ✗"]
+    assert p99[1] == "**63.4**"
+    assert p95[-1] == "40.0 ✗"
+
+
+def test_what_is_not_sure_has_no_mark() -> None:
+    runs = rows("all", {"leastconn": 1.0})
+    runs += [row("all", "slackwater-lb-lc", number, 1.2 + 0.3 * (number % 2)) for number in range(1, 6)]
+    assert not any("✓" in cell or "✗" in cell for cells in lines(runs, "| `all`: all noisy |") for cell in cells)
+    assert lines(runs, f"| {ALONE} |")[0] == [ALONE, "0 of 3", "0", "3"]
+
+
+def test_the_page_begins_with_how_often_a_peer_wins() -> None:
+    runs = rows("one", {"leastconn": 2.0, "nginx-least-time": 1.5, "slackwater-lb-lc": 1.0})
+    runs += rows("all", {"leastconn": 1.5, "nginx-least-time": 1.0, "slackwater-lb-lc": 1.2})
+    assert lines(runs, f"| {ALONE} |")[0] == [ALONE, "3 of 6", "3: `all` mean, p95, p99", "0"]
+    assert lines(runs, f"| `one` | {ALONE} | 0.67")[0][2] == "0.67 [0.65, 0.68] ✓, nginx's `least_time`"
+    assert lines(runs, f"| `one` | {ALONE} | 0.50 [")[0][2] == "0.50 [0.49, 0.51] ✓", "of its own balancer"
+    assert goal(runs, "than `leastconn`'s").word == "yes"
+    assert goal(runs, "than the fastest peer's").word == "**no**"
+    assert goal(runs, "than the fastest peer's").measured == "sure in 3 of 6; surely slower: `all` mean, p95, p99"
+
+
+def test_what_only_watches_and_what_knows_are_no_peers() -> None:
+    runs = rows("one", {"leastconn": 2.0, "observed-lc": 1.5, "oracle-lc": 1.0, "slackwater-lb-lc": 1.05})
+    assert comparison.fastest_peer(results.cells(runs), "one", "mean_ms") == "leastconn"
+    assert goal(runs, "to the oracle at most 1.1 times").word == "yes"
+    slower = rows("one", {"leastconn": 2.0, "oracle-lc": 1.0, "slackwater-lb-lc": 1.3})
+    assert goal(slower, "to the oracle").measured == "1.30; above in 3 of 3: `one` mean, p95, p99"
 
 
 def test_runs_of_different_blocks_are_no_pair() -> None:
     mine = [row("one", "slackwater-lb-lc", number, decision_commit="code2") for number in range(1, 6)]
     theirs = [row("one", "leastconn", number) for number in range(1, 6)]
-    assert comparison.pairs(results.cells([*mine, *theirs])) == []
+    assert comparison.standings(results.cells([*mine, *theirs])) == []
 
 
-def test_a_ratio_is_within_its_interval_and_two_blocks_have_none() -> None:
+def test_two_blocks_have_no_interval_and_the_page_says_so() -> None:
     runs = rows("one", {"leastconn": 2.0, "slackwater-lb-lc": 1.0}, rounds=2)
-    ((pair,), (words,)) = (made := comparison.pairs(results.cells(runs))), [str(made[0].ratios["one"]["p99_ms"])]
-    assert words == "0.50"
-    assert goal(runs, "no figure is slower").word == "not sure"
-    assert pair.ratios["one"]["p99_ms"].blocks == 2
-
-
-def test_faster_everywhere_is_a_yes_and_one_that_is_surely_slower_a_no() -> None:
-    faster = rows("one", {"leastconn": 2.0, "slackwater-lb-lc": 1.0})
-    assert goal(faster, "no figure is slower").word == "yes"
-    slower = faster + rows("all", {"leastconn": 1.0, "slackwater-lb-lc": 1.2})
-    line = goal(slower, "no figure is slower")
-    assert line.word == "**no**"
-    assert line.measured.startswith("sure in 3 of 6 figures; surely slower: `all` mean 1.20 [")
+    (standing,) = comparison.standings(results.cells(runs))
+    assert [str(pair) for pair in standing.ratios] == ["0.50"] * 3
+    assert {pair.blocks for pair in standing.ratios} == {2}
+    assert goal(runs, "than the fastest peer's").word == "not sure"
+    assert "**Too few blocks (2) for an interval**" in comparison_page.page(runs, "data", "page")
 
 
 def test_an_interval_on_both_sides_of_the_limit_is_not_sure() -> None:
     runs = rows("all", {"leastconn": 1.0})
     runs += [row("all", "slackwater-lb-lc", number, 1.2 + 0.3 * (number % 2)) for number in range(1, 6)]
-    line = goal(runs, "no figure is slower")
-    assert line.word == "not sure"
-    assert line.measured.endswith("not sure: `all` mean, p95, p99")
+    assert goal(runs, "than `leastconn`'s").word == "not sure"
 
 
 def test_the_p99_counts_where_one_of_three_is_slow() -> None:
     times = {"leastconn": 4.0, "slackwater-lb-lc": 1.0}
     runs = [run for name in ("one", "two", "load-80", "all") for run in rows(name, times)]
-    line = goal(runs, "one of three slow: p99 at most 0.3 times")
-    assert line.word == "yes"
-    assert [part.split()[0] for part in line.measured.split("], ")] == ["`one`", "`load-80`"]
+    line = goal(runs, "one of three slow: p99 to its own balancer's at most 0.3 times")
+    assert (line.word, line.measured) == ("yes", "0.25")
+    slower = runs + rows("bursts", {"leastconn": 2.0, "slackwater-lb-lc": 1.0})
+    line = goal(slower, "one of three slow: p99")
+    assert (line.word, line.measured) == ("**no**", "0.25 to 0.50; above in 1 of 3: `bursts` p99")
 
 
 def test_beside_monitors_full_pools_are_asked_for_more_than_others() -> None:
-    times = {"slackwater-lc": 1.0, "slackwater-lb-lc": 1.1}
+    times = {"leastconn": 2.0, "slackwater-lc": 1.0, "slackwater-lb-lc": 0.9}
     runs = [run for name in ("one", "all") for run in rows(name, times)]
-    assert goal(runs, "`slackwater-lc`, one of three slow: at most 1.15 times").word == "yes"
-    assert goal(runs, "`slackwater-lc` in `all` and `load-80` at most 1 times").word == "**no**"
+    assert goal(runs, "one of three slow: to that with monitors at most 1.15 times").word == "yes"
+    assert goal(runs, f"{WATCHED}, in `all` and `load-80`: to that alone at most 1 times").word == "**no**"
+
+
+def test_no_cell_is_longer_than_a_person_reads() -> None:
+    """Where all figures of all scenarios are slower, some are named and the others counted."""
+    times = {"leastconn": 1.0, "oracle-lc": 0.9, "slackwater-lb-lc": 2.0, "slackwater-lc": 1.5}
+    runs = [run for name in DEFAULT_SCENARIOS for run in rows(name, times)]
+    cells = [cell for line in lines(runs, "|") for cell in line]
+    assert max(map(len, cells)) <= 150
+    assert lines(runs, f"| {ALONE} |")[0][2].startswith("24: `one` mean, p95, p99; ")
+    assert lines(runs, f"| {ALONE} |")[0][2].endswith("; and 4 more")
+
+
+def test_requests_that_failed_are_named() -> None:
+    runs = rows("one", {"leastconn": 2.0, "slackwater-lb-lc": 1.0})
+    assert "\nNo request failed.\n" in comparison_page.page(runs, "data", "page")
+    failed = [*runs, row("one", "random2", 1, loud={**LOUD, "errors": 5})]
+    page = comparison_page.page(failed, "data", "page")
+    assert "\nRequests that failed beside the neighbours: `one` under `random(2)` 0.50%. No others did.\n" in page
+
+
+def test_runs_on_another_haproxy_have_a_section_and_are_in_no_other_figure() -> None:
+    runs = rows("one", {"leastconn": 2.0, "slackwater-lc": 1.0})
+    older = rows("one", {"leastconn": 4.0, "slackwater-lc": 1.0})
+    page = comparison_page.page(runs, "data", "page", others={"older.jsonl": older})
+    before, after = page.split("\n## On HAProxy 2.6\n")
+    assert "0.25 [" not in before
+    assert f"| `one` | {WATCHED} | 5 | 6.4 | 16.0 | 32.0 | 0.25 [" in after
+    assert "\nslackwater lab compare --data older.jsonl --scenario one " in after
+    assert " --also older.jsonl --minutes 40\n" in after
+
+
+def test_drawn_scenarios_have_a_page_of_their_own() -> None:
+    names = [f"random-7-{number}" for number in range(12)]
+    times = {"leastconn": 2.0, "slackwater-lc": 1.0}
+    runs = [run for name in names[:11] for run in rows(name, times, rounds=1)]
+    runs += rows(names[11], {"leastconn": 1.0, "slackwater-lc": 1.5}, rounds=1)
+    page = comparison_page.page(runs, "data", "page")
+    assert page.startswith("# Drawn scenarios in the lab\n")
+    assert f"| {WATCHED} | mean | 12 | 11 | 1 | 0.55 [0.45, 0.68] |" in page
+    (worst, *others) = [line for line in page.splitlines() if " → " in line and line.startswith("| ")]
+    assert worst.startswith("| 11 | ")
+    assert len(others) == WORST - 1
+    assert "--data data --page page --random 12 --seed 7 --policy leastconn --policy slackwater-lc --minutes" in page
 
 
 @pytest.mark.parametrize(
@@ -108,17 +167,17 @@ def test_a_way_back_that_was_not_seen_to_its_end_counts_as_later(back: Sequence[
         row("one", "slackwater-lb-lc", number, loud={**LOUD, "back_s": back_s, "not_back": float(back_s is None)})
         for number, back_s in enumerate(back, start=1)
     ]
-    assert f"| 0.40 | {shown} | 0 |" in comparison_page.page(runs, "data", "page")
+    assert f" | 0.40 | {shown} | 0 |" in comparison_page.page(runs, "data", "page")
 
 
 def test_wrong_moves_are_counted_over_all_blocks() -> None:
     runs = [
         row("one", "slackwater-lb-lc", number, loud={**LOUD, "wrong_moves": number, "answers_s": 0.9})
         for number in (0, 1, 2)
-    ]
+    ] + [row("one", "leastconn", number) for number in (0, 1, 2)]
     assert goal(runs, "no weight falls").measured == "3 in 3 runs: `one` 3"
     assert goal(runs, "no weight falls").word == "**no**"
-    assert goal(runs, "first lower weight").measured == "`one` 0.90 s"
+    assert goal(runs, "first lower weight").measured == "0.90 s; later in 1 of 1"
     assert goal(runs, "first lower weight").word == "**no**"
 
 
@@ -131,9 +190,15 @@ def test_the_page_says_which_states_of_the_decision_code_were_mixed() -> None:
 def test_the_page_has_the_command_that_measured_it() -> None:
     facts = {**FACTS, "haproxy_command": "haproxy-3.4"}
     page = comparison_page.page([row("one", "leastconn", 1, machine=facts)], "data", "page")
-    assert "\nslackwater lab compare --data data --page page --haproxy haproxy-3.4 --rounds 1 --minutes 40\n" in page
+    assert (
+        "\nslackwater lab compare --data data --page page --haproxy haproxy-3.4 --scenario one --policy leastconn --rounds 1 --minutes 40\n"
+        in page
+    )
     page = comparison_page.page([row(name, "random2", 1) for name in ("dokuwiki", "two", "one")], "data", "page")
-    assert "--page page --scenario one --scenario two --scenario dokuwiki --rounds 1 --minutes 40\n" in page
+    assert "--scenario one --scenario two --scenario dokuwiki --policy random2 --rounds 1 --minutes 40\n" in page
+    whole = [row(name, policy, 1) for name in DEFAULT_SCENARIOS for policy in DEFAULT_POLICIES]
+    page = comparison_page.page(whole, "data", "page")
+    assert f"{USUAL} --rounds 1 --minutes 40\n" in page
 
 
 def test_the_page_says_what_was_left_out_and_how_near_the_rest_came_to_the_limits() -> None:

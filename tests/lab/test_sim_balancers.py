@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slackwater_lab.sim.balancers import knapsack
 from slackwater_lab.sim.balancers.base import Balancer
-from slackwater_lab.sim.balancers.haproxy import BoundedRandom
+from slackwater_lab.sim.balancers.haproxy import BoundedRandom, Rate
 from slackwater_lab.sim.balancers.nginx_least_time import NginxLeastTime, averaged
 from slackwater_lab.sim.balancers.peak_ewma import PeakEwma
 from slackwater_lab.sim.balancers.prequal import Prequal, Prequal60
@@ -106,6 +106,29 @@ def test_a_server_ten_times_as_slow_gets_less(name: str) -> None:
     requests = served(made(name, 100, 100, 100), [0.4, 0.04, 0.04], 3000, gap_s=0.01)
     most = 0.34 if name == "bounded-random" else 0.2
     assert requests[0] / 3000 < most
+
+
+def test_random_gives_a_raised_weight_the_ties_until_its_rate_has_caught_up() -> None:
+    """The same as HAProxy 3.4 does (tests/lbengine/test_algorithms.py); each request is answered before the next."""
+    balancer = made("random2", 10, 100, 100)
+    shares = []
+    for weight, first, last in ((10, 0, 2000), (100, 2000, 2400), (100, 4000, 8000), (10, 8000, 8400)):
+        balancer.set_weights(np.array([weight, 100, 100]))
+        before = balancer.requests[0]
+        for request in range(first, last):
+            balancer.pick(request, request / 1000)
+            balancer.answered(request, request / 1000)
+        shares.append((balancer.requests[0] - before) / (last - first))
+    assert shares == pytest.approx([10 / 210, 5 / 9, 1 / 3, 0.0], abs=0.06)
+
+
+def test_a_rate_is_of_the_last_second() -> None:
+    rate = Rate()
+    for number in range(200):
+        rate.add(number / 100)
+    assert rate.read(1.999) == pytest.approx(100.0, abs=1.0)
+    assert rate.read(2.5) == pytest.approx(50.0)
+    assert rate.read(3.5) == 0.0
 
 
 def test_roundrobin_serves_by_weight_and_as_evenly_as_it_can() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import time
+
 import pytest
 
 from slackwater.lbengine.backends.haproxy.algorithms import ALGORITHMS, weights_mean
@@ -10,10 +14,21 @@ from slackwater.lbengine.backends.ipvs.schedulers import SCHEDULERS
 from slackwater.lbengine.balancer import BalancerError
 from tests.support.paths import ROOT
 from tests.support.pool_shown import snapshot
-from tests.support.real_haproxy import PATIENCE_S, backend, haproxy, needs_haproxy, oldest_and_newest_too, web_servers
+from tests.support.real_haproxy import (
+    PATIENCE_S,
+    backend,
+    haproxy,
+    haproxy_program,
+    needs_haproxy,
+    oldest_and_newest_too,
+    quick_with,
+    web_servers,
+)
 
 COUNT = 420
 """Requests, one after the other. By weights of 10, 100 and 100 the first server gets 20 of them."""
+CATCHES_UP_S = 0.5
+"""HAProxy's rates are of one second."""
 CONSISTENT = "\n    hash-type consistent"
 
 
@@ -43,6 +58,26 @@ def test_round_robin_shares_by_weight() -> None:
 def test_random_shares_by_weight_but_for_chance(balance: str) -> None:
     assert 0.0 < share(balance, 10) < 0.12
     assert share(balance, 0) == 0.0
+
+
+@needs_haproxy
+@pytest.mark.usefixtures("haproxy_in_full")
+@pytest.mark.parametrize("haproxy_in_full", quick_with("haproxy", "haproxy-3.4"), indirect=True)
+def test_from_3_4_on_a_weight_that_rises_wins_ties_until_its_rate_has_caught_up() -> None:
+    """Servers without a request in flight are equal. Of three a server is one of the two drawn in 5 of 9 cases."""
+    version = subprocess.run([haproxy_program() or "", "-v"], capture_output=True, text=True, check=True).stdout
+    (major, minor) = re.findall(r"version (\d+)\.(\d+)", version)[0]
+    with web_servers(3) as ports, haproxy(backend(ports, "random(2)")) as running:
+        client = HAProxy(running.socket, "web", PATIENCE_S)
+        client.set_weights({"host1": 10})
+        before = running.shares(5 * COUNT)[0]
+        client.set_weights({"host1": 100})
+        begun_s = time.monotonic()
+        raised = running.shares(COUNT)[0]
+        if time.monotonic() - begun_s > CATCHES_UP_S:
+            pytest.skip("this machine was too busy to send the requests before the rate had caught up")
+    assert 0.0 < before < 0.12
+    assert (raised > 0.43) == ((int(major), int(minor)) >= (3, 4)), raised
 
 
 @needs_haproxy

@@ -15,7 +15,7 @@ from slackwater_lab.cluster.lab import LabSettings
 from slackwater_lab.cluster.terminal import console
 from slackwater_lab.compare.defaults import DEFAULT_POLICIES, DEFAULT_ROUNDS, DEFAULT_SCENARIOS, usual_first
 from slackwater_lab.compare.tables import REFERENCE, SHOWN, with_interval, worst
-from slackwater_lab.options import FOLDER, hosts_options, json_option, pieces_options, progress, write_json
+from slackwater_lab.options import FILE, FOLDER, hosts_options, json_option, pieces_options, progress, write_json
 
 if TYPE_CHECKING:
     from slackwater_lab.compare.blocks import Piece, Question
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="Example: slackwater lab compare --data docs/results/balancer-alone.jsonl --page"
-    " docs/results/balancer-alone.md --minutes 40"
+    epilog="Example: slackwater lab compare --haproxy haproxy-3.4 --data docs/results/evaluation.jsonl --page"
+    " docs/results/evaluation.md --minutes 40"
 )
 @click.option(
     "--scenario",
@@ -43,6 +43,12 @@ if TYPE_CHECKING:
 @click.option("--plan", "planned", is_flag=True, help="Show the runs that are left and their expected time, and end.")
 @pieces_options("runs that are measured")
 @click.option("--out", type=FOLDER, help="Folder for each run's recording: requests, weights, Samples, Verdicts.")
+@click.option(
+    "--also",
+    multiple=True,
+    type=FILE,
+    help="Data file of runs on another HAProxy, which get a section of the page. Repeatable.",
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides the order.")
 @hosts_options
 @json_option
@@ -53,6 +59,7 @@ def compare(
     scenarios: tuple[str, ...],
     policies: tuple[str, ...],
     drawn: int | None,
+    also: tuple[Path, ...],
     rounds: int | None,
     seed: int,
     listed: bool,
@@ -94,7 +101,8 @@ def compare(
     finally:
         carried, overloaded = measured.parted(filter(question.asks_for, measured.read(pieces.data)))
         runs = sorted(carried, key=question.place)
-        pieces.write_page(partial(comparison_page.page, runs, overloaded=overloaded))
+        others = {str(path): measured.parted(measured.read(path))[0] for path in also}
+        pieces.write_page(partial(comparison_page.page, runs, overloaded=overloaded, others=others))
     _show(runs, question, json_file, drawn=bool(drawn))
 
 

@@ -1,4 +1,4 @@
-"""What a comparison shows: its pairs of policies with their ratios, and sentences on what was asked for."""
+"""What a comparison shows: each policy of Slackwater against other balancers and the oracle, and what was asked for."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slackwater_lab.cluster.peers import PEERS
 from slackwater_lab.experiment.drawn import named
 from slackwater_lab.experiment.policies import POLICIES
 
 FIGURES = {"mean_ms": "mean", "p95_ms": "p95", "p99_ms": "p99"}
 STOCK = {"leastconn": "leastconn", "random(2)": "random2", "bounded-random": "random2", "roundrobin": "static"}
 """Balance algorithm -> policy that is the balancer's own, without any program of ours."""
+BY_OTHERS = {"nginx-least-time": "nginx's `least_time`", "traefik-least-time": "Traefik's `leasttime`"}
 BLOCKS = 3
 """Fewer blocks have no interval, and decide nothing."""
 SLOWER = 1.03
 ONE_SLOW_P99 = 0.3
 WITH_MONITORS = 1.15
+TO_ORACLE = 1.1
 FULL = ("all", "load-80")
 """Scenarios with little room, in which monitors cost most."""
 FIRST_CHANGE_S = 0.5
+LONGEST = 100
+"""Characters of a list in a cell."""
 Cells = Sequence[Mapping[str, Any]]
 """Scenario x policy, as `results.cells` makes them."""
 
@@ -30,6 +33,7 @@ class Ratio:
     """A figure of one policy as a multiple of another's in the same blocks."""
 
     scenario: str
+    other: str
     figure: str
     blocks: int
     value: float
@@ -41,22 +45,17 @@ class Ratio:
         return f"{self.value:.2f}" + ("" if self.low is None else f" [{self.low:.2f}, {self.high:.2f}]")
 
     @property
-    def named(self) -> str:
-        return f"`{self.scenario}` {self.figure} {self}"
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two policies, and their ratios in each scenario that has both."""
-
-    policy: str
-    other: str
-    ratios: Mapping[str, Mapping[str, Ratio]]
-    """Scenario -> figure, such as `p99_ms` -> ratio."""
+    def is_faster(self) -> bool:
+        """Surely: the whole interval is below 1."""
+        return self.high is not None and self.high < 1.0
 
     @property
-    def words(self) -> str:
-        return f"`{self.policy}` against `{self.other}`"
+    def is_slower(self) -> bool:
+        return self.low is not None and self.low > 1.0
+
+    @property
+    def is_unsure(self) -> bool:
+        return not (self.is_faster or self.is_slower)
 
 
 @dataclass(frozen=True)
@@ -72,21 +71,115 @@ class Goal:
         return {True: "yes", False: "**no**", None: "not sure"}[self.is_reached]
 
 
-def pairs(cells: Cells) -> list[Pair]:
-    """The pairs that are of interest: each policy against the balancer's own algorithms, its own one first; Slackwater
-    against other balancers and oracles too, and without monitors against with them."""
-    present = dict.fromkeys(cell["policy"] for cell in cells)
-    wanted: list[tuple[str, str]] = []
-    for policy in present:
-        own = STOCK.get(POLICIES[policy].balance)
-        others = [own, "leastconn", "random2"]
-        if policy.startswith("slackwater"):
-            others += [name for name in present if name in PEERS or name.startswith("oracle")]
-        if policy not in STOCK.values():
-            wanted += [(policy, name) for name in dict.fromkeys(others) if name is not None and name in present]
-        if (watched := _watched(policy)) is not None and watched in present:
-            wanted.append((policy, watched))
-    return [made for policy, other in wanted if (made := _pair(cells, policy, other)).ratios]
+@dataclass(frozen=True)
+class Standing:
+    """A policy of Slackwater against the fastest peer of each scenario and figure."""
+
+    policy: str
+    ratios: Sequence[Ratio]
+
+    @property
+    def slower(self) -> str:
+        """How many figures are surely slower, and which."""
+        slower = [pair for pair in self.ratios if pair.is_slower]
+        return f"{len(slower)}: {by_scenario(slower)}" if slower else "0"
+
+
+def policies(cells: Cells) -> list[str]:
+    return list(dict.fromkeys(cell["policy"] for cell in cells))
+
+
+def scenarios(cells: Cells) -> list[str]:
+    return list(dict.fromkeys(cell["scenario"] for cell in cells))
+
+
+def is_ours(policy: str) -> bool:
+    return policy.startswith("slackwater")
+
+
+def is_oracle(policy: str) -> bool:
+    return policy.startswith("oracle")
+
+
+def is_peer(policy: str) -> bool:
+    """Whether somebody could run it in place of Slackwater."""
+    return not (is_ours(policy) or is_oracle(policy) or policy.startswith("observed"))
+
+
+def fastest_peer(cells: Cells, scenario: str, figure: str) -> str | None:
+    """The peer with the least median; None without any."""
+    medians = {
+        cell["policy"]: cell[figure]["value"]
+        for cell in cells
+        if cell["scenario"] == scenario and is_peer(cell["policy"]) and cell[figure] is not None
+    }
+    return min(medians, key=lambda policy: medians[policy], default=None)
+
+
+def ratio(cells: Cells, scenario: str, policy: str, other: str | None, figure: str) -> Ratio | None:
+    """None where no block has both."""
+    for cell in cells:
+        if (cell["scenario"], cell["policy"]) == (scenario, policy) and (
+            of := cell["ratio"].get(other, {}).get(figure)
+        ):
+            return Ratio(scenario, str(other), FIGURES[figure], of["count"], of["value"], of["low"], of["high"])
+    return None
+
+
+def to_fastest_peer(cells: Cells, scenario: str, policy: str, figure: str) -> Ratio | None:
+    return ratio(cells, scenario, policy, fastest_peer(cells, scenario, figure), figure)
+
+
+def standings(cells: Cells) -> list[Standing]:
+    made = []
+    for policy in filter(is_ours, policies(cells)):
+        pairs = [to_fastest_peer(cells, name, policy, figure) for name in scenarios(cells) for figure in FIGURES]
+        if ratios := [pair for pair in pairs if pair is not None]:
+            made.append(Standing(policy, ratios))
+    return made
+
+
+def own(policy: str) -> str | None:
+    """The balance algorithm's own policy, which this one is based on."""
+    return STOCK.get(POLICIES[policy].balance)
+
+
+def head(policy: str) -> str:
+    """A policy as the tables call it."""
+    known = POLICIES[policy]
+    if policy == own(policy):
+        return f"`{known.balance}`"
+    if policy in ("slackwater", "slackwater-lc", "slackwater-random"):
+        return f"Slackwater with monitors, `{known.balance}`"
+    if policy in ("slackwater-lb", "slackwater-lb-lc", "slackwater-lb-random"):
+        return f"Slackwater alone, `{known.balance}`"
+    if policy in ("oracle", "oracle-lc"):
+        return f"oracle, `{known.balance}`"
+    return BY_OTHERS.get(policy, f"`{policy}`")
+
+
+def goals(cells: Cells) -> list[Goal]:
+    """What is asked of Slackwater, each with what was measured."""
+    lines = []
+    for standing in standings(cells):
+        policy, stock, name = standing.policy, own(standing.policy), head(standing.policy)
+        against = _all(cells, policy, stock)
+        if stock is not None and against:
+            lines.append(_not_slower(f"{name}: no figure 3% slower than {head(stock)}'s", against))
+        lines.append(_not_slower(f"{name}: no figure 3% slower than the fastest peer's", standing.ratios))
+        one_slow = [pair for pair in against if pair.figure == "p99" and len(_hosts(pair.scenario)) == 1]
+        lines.append(_at_most(f"{name}, one of three slow: p99 to its own balancer's", ONE_SLOW_P99, one_slow))
+        for oracle in filter(is_oracle, policies(cells)):
+            if POLICIES[oracle].balance == POLICIES[policy].balance:
+                lines.append(_at_most(f"{name}: to the oracle", TO_ORACLE, _all(cells, policy, oracle)))
+        if (watched := _watched(policy)) is not None:
+            one = [pair for pair in _all(cells, policy, watched) if pair.scenario.startswith("one")]
+            lines.append(_at_most(f"{name}, one of three slow: to that with monitors", WITH_MONITORS, one))
+            full = [pair for pair in _all(cells, watched, policy) if pair.scenario in FULL]
+            where = " and ".join(f"`{scenario}`" for scenario in FULL)
+            lines.append(_at_most(f"{head(watched)}, in {where}: to that alone", 1.0, full))
+        lines += _moves(policy, [cell for cell in cells if cell["policy"] == policy])
+    return [line for line in lines if line.measured]
 
 
 def _watched(policy: str) -> str | None:
@@ -94,99 +187,73 @@ def _watched(policy: str) -> str | None:
     return policy.replace("-lb", "") if "-lb-" in policy else None
 
 
-def _pair(cells: Cells, policy: str, other: str) -> Pair:
-    ratios = {}
-    for cell in cells:
-        against = cell["ratio"].get(other)
-        if cell["policy"] == policy and against is not None and against["mean_ms"] is not None:
-            scenario = cell["scenario"]
-            ratios[scenario] = {
-                key: Ratio(scenario, name, of["count"], of["value"], of["low"], of["high"])
-                for key, name in FIGURES.items()
-                if (of := against[key]) is not None
-            }
-    return Pair(policy, other, ratios)
-
-
-def goals(cells: Cells) -> list[Goal]:
-    """What is asked of the policies without monitors, each with what was measured."""
-    lines = []
-    for pair in pairs(cells):
-        if _watched(pair.policy) is None or pair.other.startswith("oracle"):
-            continue
-        if pair.other == _watched(pair.policy):
-            lines += _beside_monitors(pair)
-        else:
-            lines.append(_not_slower(f"{pair.words}: no figure is slower by 3%", _all(pair), SLOWER))
-            if STOCK.get(POLICIES[pair.policy].balance) == pair.other:
-                one_slow = [ratio for ratio in _all(pair, ("p99_ms",)) if len(_hosts(ratio.scenario)) == 1]
-                lines.append(_at_most(f"{pair.words}, one of three slow: p99", ONE_SLOW_P99, one_slow))
-    alone = [cell for cell in cells if _watched(cell["policy"]) is not None]
-    lines += [goal for policy in dict.fromkeys(cell["policy"] for cell in alone) for goal in _moves(policy, alone)]
-    return [line for line in lines if line.measured]
-
-
 def _hosts(scenario: str) -> frozenset[int]:
     known = named(scenario)
     return known.hosts if known is not None else frozenset()
 
 
-def _all(pair: Pair, figures: Iterable[str] = FIGURES) -> list[Ratio]:
-    return [ratios[key] for ratios in pair.ratios.values() for key in figures if key in ratios]
+def _all(cells: Cells, policy: str, other: str | None) -> list[Ratio]:
+    pairs = [ratio(cells, name, policy, other, figure) for name in scenarios(cells) for figure in FIGURES]
+    return [pair for pair in pairs if pair is not None]
 
 
-def _beside_monitors(pair: Pair) -> list[Goal]:
-    one_slow = [ratio for ratio in _all(pair) if ratio.scenario.startswith("one")]
-    full = [ratio for ratio in _all(pair) if ratio.scenario in FULL]
-    return [
-        _at_most(f"{pair.words}, one of three slow:", WITH_MONITORS, one_slow),
-        _at_most(f"{pair.words} in {' and '.join(f'`{name}`' for name in FULL)}", 1.0, full),
-    ]
-
-
-def _not_slower(question: str, ratios: Sequence[Ratio], limit: float) -> Goal:
-    """Reached where the whole interval of each figure is at or below the limit."""
-    sure = [ratio for ratio in ratios if ratio.high is not None and ratio.high <= limit]
-    slower = [ratio for ratio in ratios if ratio.low is not None and ratio.low > limit]
-    unsure = [ratio for ratio in ratios if ratio not in sure and ratio not in slower]
-    parts = [f"sure in {len(sure)} of {len(ratios)} figures"] if ratios else []
-    parts += [f"surely slower: {', '.join(ratio.named for ratio in slower)}"] if slower else []
-    parts += [f"not sure: {_by_scenario(unsure)}"] if unsure else []
-    return Goal(question, "; ".join(parts), False if slower else None if unsure else True)
-
-
-def _by_scenario(ratios: Sequence[Ratio]) -> str:
-    """The figures' names alone; their values are in the table of ratios."""
+def by_scenario(ratios: Iterable[Ratio]) -> str:
+    """Names of scenarios and figures, as many as a cell holds."""
     figures: dict[str, list[str]] = {}
-    for ratio in ratios:
-        figures.setdefault(ratio.scenario, []).append(ratio.figure)
-    return "; ".join(f"`{scenario}` {', '.join(names)}" for scenario, names in figures.items())
+    for pair in ratios:
+        figures.setdefault(pair.scenario, []).append(pair.figure)
+    return _short([f"`{scenario}` {', '.join(names)}" for scenario, names in figures.items()])
+
+
+def _short(parts: Sequence[str]) -> str:
+    """`a; b; and 3 more`."""
+    kept = list(parts)
+    while len("; ".join(kept)) > LONGEST:
+        kept.pop()
+    more = len(parts) - len(kept)
+    return "; ".join([*kept, *([f"and {more} more"] if more else [])])
+
+
+def _not_slower(question: str, ratios: Sequence[Ratio]) -> Goal:
+    """Reached where the whole interval of each figure is at or below the limit."""
+    sure = [pair for pair in ratios if pair.high is not None and pair.high <= SLOWER]
+    slower = [pair for pair in ratios if pair.low is not None and pair.low > SLOWER]
+    reached = False if slower else None if len(sure) < len(ratios) else True
+    words = f"sure in {len(sure)} of {len(ratios)}"
+    return Goal(question, words + (f"; surely slower: {by_scenario(slower)}" if slower else ""), reached)
 
 
 def _at_most(question: str, limit: float, ratios: Sequence[Ratio]) -> Goal:
     """Reached where each figure is at or below the limit; its interval need not be."""
-    enough = all(ratio.blocks >= BLOCKS for ratio in ratios)
-    reached = all(ratio.value <= limit for ratio in ratios) if enough else None
-    return Goal(f"{question} at most {limit:g} times", ", ".join(ratio.named for ratio in ratios), reached)
+    enough = all(pair.blocks >= BLOCKS for pair in ratios)
+    above = [pair for pair in ratios if pair.value > limit]
+    words = _span([pair.value for pair in ratios])
+    if above:
+        words += f"; above in {len(above)} of {len(ratios)}: {by_scenario(above)}"
+    return Goal(f"{question} at most {limit:g} times", words, not above if enough else None)
+
+
+def _span(values: Sequence[float]) -> str:
+    """`0.17 to 0.87`; empty for none."""
+    return " to ".join(dict.fromkeys(f"{edge(values):.2f}" for edge in (min, max))) if values else ""
 
 
 def _moves(policy: str, cells: Cells) -> list[Goal]:
     """The times until the first lower weight, and the weights that fell without a neighbour."""
-    own = [cell for cell in cells if cell["policy"] == policy]
-    first = {cell["scenario"]: cell["answers_s"] for cell in own if cell["answers_s"] is not None}
-    times = ", ".join(f"`{name}` {estimate['value']:.2f} s" for name, estimate in first.items())
-    wrong = {cell["scenario"]: cell["wrong_moves"] for cell in own if cell["wrong_moves"]}
-    runs = sum(cell["rounds"] for cell in own)
-    where = ", ".join(f"`{name}` {count}" for name, count in wrong.items())
+    times = [cell["answers_s"]["value"] for cell in cells if cell["answers_s"] is not None]
+    wrong = {cell["scenario"]: cell["wrong_moves"] for cell in cells if cell["wrong_moves"]}
+    later = sum(time_s > FIRST_CHANGE_S for time_s in times)
+    where = f": {_short([f'`{name}` {count}' for name, count in wrong.items()])}" if wrong else ""
+    runs = sum(cell["rounds"] for cell in cells)
     return [
         Goal(
-            f"`{policy}`: first lower weight within {FIRST_CHANGE_S:g} s (median)",
-            times,
-            all(estimate["value"] <= FIRST_CHANGE_S for estimate in first.values()),
+            f"{head(policy)}: first lower weight within {FIRST_CHANGE_S:g} s (median)",
+            f"{_span(times)} s" + (f"; later in {later} of {len(times)}" if later else "") if times else "",
+            not later,
         ),
         Goal(
-            f"`{policy}`: no weight falls without a neighbour",
-            f"{sum(wrong.values())} in {runs} runs" + (f": {where}" if where else ""),
+            f"{head(policy)}: no weight falls without a neighbour",
+            f"{sum(wrong.values())} in {runs} runs{where}",
             not wrong,
         ),
     ]

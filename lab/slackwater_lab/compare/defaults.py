@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-DEFAULT_SCENARIOS = ("one", "two", "load-80", "bursts", "all")
-DEFAULT_POLICIES = ("leastconn", "random2", "slackwater-lc", "slackwater-lb-lc", "slackwater-lb-random")
+DEFAULT_SCENARIOS = ("one", "one-severe", "two", "load-80", "bursts", "all", "mixed", "dokuwiki")
+DEFAULT_POLICIES = (
+    *("leastconn", "random2", "nginx-least-time"),
+    *("slackwater-lb-lc", "slackwater-lc", "slackwater-lb-random", "slackwater-random"),
+    "oracle-lc",
+)
 DEFAULT_HAPROXY = "haproxy"
-DEFAULT_ROUNDS = 5
+DEFAULT_ROUNDS = 3
 """Of scenarios that are not drawn."""
 
 

@@ -12,7 +12,7 @@ from slackwater_lab.cluster.stress import STRESSORS
 from slackwater_lab.experiment.scenarios import FLOODS, SCENARIOS, Neighbour, Scenario
 
 HOSTS = 3
-SECONDS = 20.0
+SECONDS = 12.0
 TAKEN = {"llcprobe": (0.5, 0.7, 0.85), "dcopy": (0.5,), "cpu": (0.5,), "stress-cache": (0.5,)}
 """Kinds, and shares of a host that the lab is known to find a weight for."""
 NAME = re.compile(r"random-(\d+)-(\d+)")
@@ -23,6 +23,12 @@ OF_KIND = re.compile(r"(.+)\+([a-z-]+)")
 def names(seed: int, count: int) -> list[str]:
     """Names of the first scenarios of a seed."""
     return [f"random-{seed}-{number}" for number in range(count)]
+
+
+def seed_of(name: str) -> int | None:
+    """The seed that a scenario was drawn from; None where it was not."""
+    match = NAME.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def named(name: str) -> Scenario | None:
@@ -67,7 +73,7 @@ def _beside(host: int, dice: random.Random) -> list[Neighbour]:
     """One neighbour all the time, or bursts of one kind; it begins at once or later."""
     kind = dice.choice(sorted(TAKEN))
     lost = dice.choice(TAKEN[kind])
-    begin_s = dice.choice((0.0, round(dice.uniform(1.0, 8.0), 1)))
+    begin_s = dice.choice((0.0, round(dice.uniform(1.0, 0.4 * SECONDS), 1)))
     if dice.random() < 0.5:
         return [Neighbour(host, begin_s, SECONDS, kind, lost=lost)]
     on_s, off_s = round(dice.uniform(1.5, 6.0), 1), round(dice.uniform(1.5, 6.0), 1)

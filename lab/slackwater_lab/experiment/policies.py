@@ -56,6 +56,7 @@ POLICIES: dict[str, Policy] = {
     "ice": Policy("roundrobin", "ICE, ICAC 2015: threshold law and knobs", TwoStageRunner),
     "slackwater": Policy("roundrobin", "Slackwater as it comes, with monitors, on `roundrobin`", Slackwater),
     "slackwater-lc": Policy("leastconn", "Slackwater with monitors, on `leastconn`", Slackwater),
+    "slackwater-random": Policy("random(2)", "Slackwater with monitors, on `random(2)`", Slackwater),
     "slackwater-even": Policy("roundrobin", "Slackwater that balances capacity, on `roundrobin`", EVEN),
     "slackwater-even-random": Policy("random(2)", "Slackwater that balances capacity, on `random(2)`", EVEN),
     "slackwater-even-lc": Policy("leastconn", "Slackwater that balances capacity, on `leastconn`", EVEN),

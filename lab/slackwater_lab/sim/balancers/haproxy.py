@@ -60,20 +60,52 @@ class LeastConn(Balancer):
         return (flying + 1) / self.weights[number] if flying else 0.0
 
 
+class Rate:
+    """HAProxy's sliding rate over a second: what this second has, and the part of the last one that is not yet over a
+    second ago (include/haproxy/freq_ctr.h)."""
+
+    def __init__(self) -> None:
+        self._second, self._now, self._before = 0, 0, 0
+
+    def add(self, now_s: float) -> None:
+        self._turn(now_s)
+        self._now += 1
+
+    def read(self, now_s: float) -> float:
+        """Events in the last second."""
+        self._turn(now_s)
+        return self._now + self._before * (1.0 - (now_s - self._second))
+
+    def _turn(self, now_s: float) -> None:
+        if (second := int(now_s)) != self._second:
+            self._before = self._now if second == self._second + 1 else 0
+            self._second, self._now = second, 0
+
+
 class Random2(Balancer):
-    """Two draws by weight, the less loaded for its weight of the two."""
+    """Two draws by weight, the less loaded for its weight of the two; of equals the one with the lower rate of requests
+    for its weight, as from HAProxy 3.4 on (before, the second draw)."""
 
     takes_weights = True
     shown_as = "random"
+
+    def __init__(self, servers: int, weights: Ints, dice: np.random.Generator) -> None:
+        super().__init__(servers, weights, dice)
+        self._rates = [Rate() for _ in range(servers)]
 
     def set_weights(self, weights: Ints) -> None:
         super().set_weights(weights)
         self._ends = np.cumsum(self.weights).tolist()
 
-    def choose(self, _now_s: float) -> int:
+    def choose(self, now_s: float) -> int:
         first, second = self.draw(), self.draw()
-        ahead = self.in_flight[first] * self.weights[second] - self.in_flight[second] * self.weights[first]
-        return first if ahead <= 0 else second
+        ahead: float = self.in_flight[first] * self.weights[second] - self.in_flight[second] * self.weights[first]
+        if ahead == 0 and first != second:
+            rates = [self._rates[number].read(now_s) for number in (first, second)]
+            ahead = rates[0] * self.weights[second] - rates[1] * self.weights[first]
+        chosen = second if ahead > 0 else first
+        self._rates[chosen].add(now_s)
+        return chosen
 
     def draw(self) -> int:
         """A server at random, by weight."""
