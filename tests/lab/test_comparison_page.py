@@ -190,10 +190,7 @@ def test_the_page_says_which_states_of_the_decision_code_were_mixed() -> None:
 def test_the_page_has_the_command_that_measured_it() -> None:
     facts = {**FACTS, "haproxy_command": "haproxy-3.4"}
     page = comparison_page.page([row("one", "leastconn", 1, machine=facts)], "data", "page")
-    assert (
-        "\nslackwater lab compare --data data --page page --haproxy haproxy-3.4 --scenario one --policy leastconn --rounds 1 --minutes 40\n"
-        in page
-    )
+    assert f"{USUAL} --haproxy haproxy-3.4 --scenario one --policy leastconn --rounds 1 --minutes 40\n" in page
     page = comparison_page.page([row(name, "random2", 1) for name in ("dokuwiki", "two", "one")], "data", "page")
     assert "--scenario one --scenario two --scenario dokuwiki --policy random2 --rounds 1 --minutes 40\n" in page
     whole = [row(name, policy, 1) for name in DEFAULT_SCENARIOS for policy in DEFAULT_POLICIES]

@@ -103,6 +103,21 @@ def test_those_that_are_asked_for_play_beside_leastconn(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["players"].keys() == {"leastconn", "static"}
 
 
+def test_the_page_has_the_players_their_worst_and_the_command(tmp_path: Path) -> None:
+    page, players = tmp_path / "page.md", ["--player", "slackwater-lb-lc", "--player", "random2"]
+    asked = ["simulate", "--random", "1", *players, "--out", str(tmp_path), "--page", str(page)]
+    done = CliRunner().invoke(lab, asked)
+    assert done.exit_code == 0, done.output
+    text = page.read_text()
+    assert "\n| `random2` | " in text
+    assert "\n| **`slackwater-lb-lc`** | " in text
+    assert "| `leastconn` |" not in text
+    assert text.count("\n| 0 | ") == 1, "the worst of Slackwater's players alone"
+    assert f"\nslackwater lab {' '.join(asked)}\n" in text
+    summary = drawn.summary(drawn.read(tmp_path, 1, 1, ("leastconn", "random2")), 2, ("leastconn", "random2"))
+    assert "**CUT SHORT**: 1 of 2 scenarios." in drawn.page(summary, (), "command")
+
+
 def test_the_command_refuses_what_is_drawn_and_what_is_missing(tmp_path: Path) -> None:
     for arguments, wrong in (
         (["--random", "2"], "--out is missing"),
@@ -110,6 +125,7 @@ def test_the_command_refuses_what_is_drawn_and_what_is_missing(tmp_path: Path) -
         (["--random", "2", "--player", "nobody"], "'nobody' is not one of 'static'"),
         (["--out", str(tmp_path)], "expected --random with them"),
         (["--player", "static"], "expected --random with them"),
+        (["--page", str(tmp_path / "page")], "expected --random with them"),
     ):
         done = CliRunner().invoke(lab, ["simulate", *arguments])
         assert done.exit_code == 2

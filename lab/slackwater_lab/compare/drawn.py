@@ -22,6 +22,8 @@ from slackwater_lab.sim.drawn import REFERENCE
 
 FORMAT = 1
 DATA = "scenarios.jsonl"
+SHOWN_WORST = 5
+"""Rows of the page for each player."""
 MEASURES = ("second_means_median_ms", "mean_ms", "p95_ms", "p99_ms")
 """The first is ICE's measure and decides which player is worse."""
 
@@ -151,15 +153,28 @@ def tables(result: Mapping[str, Any], shown: Sequence[str]) -> list[Table]:
     return [everybody, *(_worst_table(name, result["worst"][name]) for name in shown if name in result["worst"])]
 
 
+def page(result: Mapping[str, Any], shown: Sequence[str], command: str) -> str:
+    """The page of these scenarios, in Markdown, with the worst of the players in `shown`."""
+    worst = {name: [_worst_row(row) for row in result["worst"][name][:SHOWN_WORST]] for name in shown}
+    values = dict(result) | {"worst": worst, "command": command, "decides": MEASURES[0]}
+    return cells.templates("slackwater_lab.compare").get_template("simulated.md.jinja").render(values)
+
+
 def _worst_table(name: str, worst: Sequence[Mapping[str, Any]]) -> Table:
-    columns = ("number", "servers", "kind", "load", "noisy", "taken", "episodes s", "carried", "means/s ms", "ratio")
+    columns = ("number", "servers, kind", "load", "noisy, taken", "episodes s", "carried", "means/s ms", "ratio")
     table = Table(*columns, "p95 ratio", "p99 ratio", title=f"{name}: the worst {len(worst)}", box=None)
     for row in worst:
-        setup, ratio = row["setup"], row["ratio"]
-        kind = "quota, shared" if setup["machine_cores"] else "quota" if setup["quota_cores"] else "even"
-        cells = [str(row["number"]), str(setup["servers"]), kind, f"{setup['load']:.2f}"]
-        cells += [f"{round(setup['noisy'] * setup['servers'])}", f"{setup['taken']:.2f}"]
-        cells += [f"{setup['episode_s']:.1f}" if setup["episode_s"] else "all", "yes" if row["carried"] else "no"]
-        cells += [f"{row['ours'][MEASURES[0]]:.1f} for {row[REFERENCE][MEASURES[0]]:.1f}"]
-        table.add_row(*cells, *(f"{ratio[key]:.2f}" for key in (MEASURES[0], "p95_ms", "p99_ms")))
+        table.add_row(*_worst_row(row))
     return table
+
+
+def _worst_row(row: Mapping[str, Any]) -> list[str]:
+    setup, ratio = row["setup"], row["ratio"]
+    kind = "quota, shared" if setup["machine_cores"] else "quota" if setup["quota_cores"] else "even"
+    return [
+        *(str(row["number"]), f"{setup['servers']}, {kind}", f"{setup['load']:.2f}"),
+        f"{round(setup['noisy'] * setup['servers'])}, {setup['taken']:.2f}",
+        *(f"{setup['episode_s']:.1f}" if setup["episode_s"] else "all", "yes" if row["carried"] else "no"),
+        f"{row['ours'][MEASURES[0]]:.1f} for {row[REFERENCE][MEASURES[0]]:.1f}",
+        *(f"{ratio[key]:.2f}" for key in (MEASURES[0], "p95_ms", "p99_ms")),
+    ]

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from slackwater_lab.cells import until
 from slackwater_lab.cluster.terminal import console, shown
-from slackwater_lab.options import json_option, minutes_option, out_option, progress, write_json
+from slackwater_lab.options import FILE, json_option, minutes_option, out_option, progress, write_json
 
 if TYPE_CHECKING:
     from slackwater.detector.classify.tree import Model
@@ -30,9 +30,8 @@ PLAYERS = (
     *("slackwater-lb-lc", "slackwater-lb-random", "oracle-lc", "oracle-split", "oracle-split-lc"),
 )
 """Names of the players of drawn scenarios."""
-OF_DRAWN = frozenset({"drawn", "players", "folder", "minutes", "seed", "json_file"})
-SHOWN = ("slackwater", "slackwater-lc")
-
+OF_DRAWN = frozenset({"drawn", "players", "folder", "minutes", "page", "seed", "json_file"})
+SHOWN = ("slackwater", "slackwater-lc", "slackwater-lb-lc")
 
 GIVEN = "slackwater.simulate.given"
 
@@ -90,6 +89,7 @@ class Remembering(click.Command):
 )
 @out_option
 @minutes_option
+@click.option("--page", type=FILE, help="With --random: the page to write.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Same seed, same run.")
 @json_option
 def simulate(
@@ -103,6 +103,7 @@ def simulate(
     players: tuple[str, ...],
     folder: Path | None,
     minutes: float | None,
+    page: Path | None,
     **given: Any,
 ) -> None:
     """Run the detector and the laws against simulated servers, request by request.
@@ -121,10 +122,12 @@ def simulate(
 
     judge_by = choose_model(DetectorSettings())
     if drawn is not None:
-        _drawn(drawn, players, folder, minutes, given["seed"], judge_by, json_file)
+        _drawn(drawn, players, folder, minutes, page, given["seed"], judge_by, json_file)
         return
-    if players or folder is not None or minutes is not None:
-        raise click.UsageError("--player, --out and --minutes are of drawn scenarios: expected --random with them")
+    if players or folder is not None or minutes is not None or page is not None:
+        raise click.UsageError(
+            "--player, --out, --page and --minutes are of drawn scenarios: expected --random with them"
+        )
     combined = itertools.product(
         servers or (10,),
         balancers or (1,),
@@ -155,6 +158,7 @@ def _drawn(
     asked: Sequence[str],
     folder: Path | None,
     minutes: float | None,
+    page: Path | None,
     seed: int,
     model: Model,
     json_file: str | None,
@@ -166,16 +170,20 @@ def _drawn(
     for name in context.params.keys() - OF_DRAWN:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(
-                f"{name} is drawn with --random: expected only --seed, --player, --out, --minutes, --json"
+                f"{name} is drawn with --random: expected only --seed, --player, --out, --page, --minutes, --json"
             )
     if folder is None:
         raise click.UsageError("--out is missing: the folder that the scenarios are kept in")
     players = [name for name in PLAYERS if not asked or name in asked or name == REFERENCE]
     played = drawn.run(folder, seed, count, players, model, progress, until(minutes))
     summary = drawn.summary(played, count, players)
+    shown = [name for name in SHOWN if name in players]
+    if page is not None and played:
+        command = ["slackwater", "lab", "simulate", *context.meta[GIVEN]]
+        page.write_text(drawn.page(summary, shown, shlex.join(command)))
     if not write_json(summary, json_file):
         return
-    for table in drawn.tables(summary, SHOWN):
+    for table in drawn.tables(summary, shown):
         console().print(table)
 
 
