@@ -204,8 +204,8 @@ def test_the_api_gives_the_view(client: FlaskClient, journal: Journal) -> None:
         "rt_p50_ms": 2.0, "rt_p95_ms": 62.0, "rt_p99_ms": None, "cpu": 0.4, "resource": None, "retuned": [],
         "governed": [], "why": "interference: run delay 14x", "in_flight": None, "queue": None, "errors_per_s": None,
         "failed_share": None, "peers_failed_share": None, "rt_p95_now_ms": None, "rt_p95_usual_ms": None,
-        "as_in_calm": [], "decided": True,
- "pinned": False, "summary": "a noisy neighbour slows it, so it gets weight 0 instead of 100",
+        "as_in_calm": [], "decided": True, "pinned": False,
+        "summary": "a noisy neighbour slows it, so it gets weight 0 instead of 100",
         "percentiles": {
             "requests": 0, "p50_ms": None, "p95_ms": None, "p99_ms": None, "p999_ms": None, "absent": OF_MONITOR,
         },
