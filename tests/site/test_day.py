@@ -14,16 +14,18 @@ from tests.site.story import NOTICED_S, SOON_S, Day
 LACKS = missing()
 pytestmark = [
     pytest.mark.lab,
+    pytest.mark.timeout(900),
     pytest.mark.skipif(bool(LACKS), reason=f"the test site cannot run here; missing: {'; '.join(LACKS)}"),
 ]
 BASELINE = {"web1": 100, "web2": 100, "web3": 100}
-BESIDE = "2 of 3 calm; web1 is beside a noisy neighbour"
+BESIDE = re.compile(r"[012] of 3 calm; .*\bweb1(?:, web\d)* (?:is|are) beside a (?:noisy|steady) neighbour")
+"""Whatever else is said of the others, as the machine that plays the site may be busy itself."""
 
 
 def test_observe_says_what_it_would_do_and_does_nothing(today: Day) -> None:
     today.calms_down()
     with today.neighbour(today.webs[0]):
-        today.until(lambda: today.pool()["headline"], lambda text: text == BESIDE, BESIDE, NOTICED_S)
+        today.until(lambda: today.row("web1")["state"], lambda state: state == "interference", "state", NOTICED_S)
         today.shows(BESIDE)
         seen = today.seen(3.0)
         would_be = re.compile(r"web1 would be at \d+ of 100, and is at 100 \(interference\)")
@@ -32,10 +34,10 @@ def test_observe_says_what_it_would_do_and_does_nothing(today: Day) -> None:
     assert seen
     assert all(weights == BASELINE for weights in seen)
     would = [line for line in today.log() if "weight of web1: 100 → " in line]
-    assert would[0].startswith("web: would: weight of web1: 100 → ")
-    assert "by lbengine: interference: " in would[0]
+    assert all(line.startswith("web: would: weight of web1: 100 → ") for line in would)
+    assert any("by lbengine: interference: " in line for line in would)
     today.calms_down()
-    assert today.check()[1][-1] == "nothing is missing"
+    today.until(today.check, lambda checked: checked[1][-1] == "nothing is missing", "check")
 
 
 def test_act_lowers_the_weight_beside_a_neighbour_and_gives_it_back(today: Day) -> None:
@@ -46,32 +48,31 @@ def test_act_lowers_the_weight_beside_a_neighbour_and_gives_it_back(today: Day) 
         today.site.reload_haproxy()
         again = "was reloaded or started anew and shows 100; "
         today.until(today.log, lambda lines: any(again in line for line in lines), "log: HAProxy was reloaded")
-        log = today.until(today.log, lambda lines: any("weight of web1: 100 → " in line for line in lines), "log")
-        assert any(line.startswith("web: weight of web1: 100 → ") and "interference: " in line for line in log)
-        lines = today.check()[1]
-        assert lines[-1] == "nothing is missing"
+        lowered = lambda line: line.startswith("web: weight of web1: 100 → ") and "interference: " in line  # noqa: E731
+        today.until(today.log, lambda lines: any(map(lowered, lines)), "log")
+        _, lines = today.until(today.check, lambda checked: checked[1][-1] == "nothing is missing", "check")
         assert not any("left alone" in line for line in lines), "it is Slackwater's doing"
-    today.until(today.weights, lambda weights: weights == BASELINE, "all weights are back", within_s=30.0)
+        because = re.compile(r"(?s)web1 \(web\): interference.*weight of web1: 100 → ")
+        today.until(lambda: today.slackwater.command("why", "web1"), lambda text: bool(because.match(text)), "why")
+    today.has_baseline()
     today.calms_down()
-    why = today.slackwater.command("why", "web1")
-    assert why.startswith("web1 (web): interference")
-    assert "weight of web1: 100 → " in why
 
 
 def test_a_weight_set_by_hand_stays_its_persons_through_pause_resume_and_restore(today: Day) -> None:
     held = "web2 is held at 40 by someone else, its baseline is 100"
     today.act()
     today.site.ask(f"set server {POOL}/web2 weight 40")
-    today.shows("2 of 3 calm; web2 has weight 40 of 100, set by someone else")
+    today.shows("web2 has weight 40 of 100, set by someone else")
     paused = today.slackwater.command("pause", "--pool", POOL, "--why", "looking")
-    assert paused == f"web: paused by root (looking); {held}\n"
+    assert paused.startswith("web: paused by root (looking); ")
+    assert held in paused
     today.until(today.status, lambda text: ", PAUSED, " in text, "status")
     today.until(lambda: today.page(), lambda text: "nothing is changed until somebody resumes" in text, "the overview")
     assert held in today.slackwater.command("resume", "--pool", POOL)
     restored = today.slackwater.command("restore", "--all")
     kept = "web2 keeps weight 40, which somebody else has set; 100 is configured"
     assert kept in restored or restored == "web: nothing to put back\n", "the latter where Slackwater changed nothing"
-    assert today.weights() == {**BASELINE, "web2": 40}
+    assert today.weights()["web2"] == 40
     today.site.ask(f"set server {POOL}/web2 weight 100")
     today.calms_down()
 
@@ -123,7 +124,7 @@ def test_a_controller_that_is_killed_leaves_baseline_weights_and_says_that_it_is
 
 def test_a_server_that_is_stopped_is_down_and_not_calm(today: Day) -> None:
     today.webs[2].services["apache"].stop()
-    today.shows("2 of 3 calm; web3 is down in HAProxy")
+    today.shows("web3 is down in HAProxy")
     assert today.row("web3")["condition"] == "down"
     status, lines = today.check()
     assert any(line.startswith("! ") and "web3 (down)" in line for line in lines)
