@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from slackwater.core.messages import VERSION, Cpu, Sample, Traffic
 from slackwater_lab.cluster.hosts import hosts
 from slackwater_lab.cluster.lab import PreparedNoise
 from slackwater_lab.compare import results
@@ -21,7 +20,6 @@ from slackwater_lab.compare.measured import Measured
 from slackwater_lab.experiment import latency, recording
 from slackwater_lab.experiment.cpu_share import CpuShare
 from slackwater_lab.experiment.neighbours import Neighbours
-from slackwater_lab.experiment.policy_runners import look_of
 from slackwater_lab.experiment.recording import Run
 from slackwater_lab.experiment.scenarios import ELSEWHERE, SCENARIOS, Neighbour, Scenario
 from tests.support.comparison_files import recorded, rows
@@ -147,29 +145,6 @@ def test_weights_that_are_not_the_baseline_at_the_end_are_away() -> None:
     looks = [(1.0, "host1", 10, 0), (1.0, "host2", 100, 0), (2.0, "host1", 100, 0), (2.0, "host2", 100, 0)]
     assert not latency.is_away(looks)
     assert latency.is_away([*looks, (3.0, "host2", 99, 0)])
-
-
-def test_a_look_is_what_one_interval_s_samples_say() -> None:
-    def sample(node: str, seq: int, rps: float, rt_ms: float | None, used: float) -> Sample:
-        return Sample(
-            v=VERSION,
-            node=node,
-            pool="web",
-            time_unix_s=1.0,
-            boot_id="b",
-            seq=seq,
-            period_s=0.2,
-            cpu=Cpu(scope="cgroup", utilisation=used),
-            traffic=Traffic(rps=rps, rt_mean_ms=rt_ms),
-        )
-
-    samples = [sample("a", 0, 100.0, 3.0, 0.4), sample("a", 1, 300.0, 7.0, 0.6), sample("a", 2, 0.0, None, 0.5)]
-    look = look_of(5.0, samples, {"a": 100, "b": 30})
-    server, other = look.servers
-    assert (server.requests, server.weight) == (80, 100)
-    assert server.rt_mean_ms == pytest.approx(6.0), "weighted by requests"
-    assert server.cpu_idle == pytest.approx(0.5)
-    assert (other.requests, other.rt_mean_ms, other.cpu_idle, other.weight) == (0, None, None, 30)
 
 
 def test_neighbours_come_and_go_by_the_scenario_and_the_policy_is_reported() -> None:

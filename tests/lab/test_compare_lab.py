@@ -13,7 +13,6 @@ import pytest
 from slackwater.detector.recordings import recording as samples
 from slackwater_lab.compare import measured
 from slackwater_lab.experiment import recording
-from slackwater_lab.experiment.decisions import KNOBS
 from slackwater_lab.experiment.policies import POLICIES as TABLE
 from tests.support.real_lab import needs_lab, run_lab
 
@@ -27,13 +26,11 @@ pytestmark = [
 ORACLES = ("oracle",)
 SILENT = ("leastconn", "nginx-least-time")
 """No monitor runs."""
-WATCHED = ("agent-check", "outlier")
-"""Monitors run, and no detector."""
-OBSERVED = ("wsengine-only", "observed-lc")
+OBSERVED = ("observed-lc",)
 """The detector runs, and no weight is changed."""
 MOVED = ("ice", "slackwater-lc", "slackwater-lb-lc")
 """The detector runs, and lbengine sets weights; the last one without monitors."""
-POLICIES = (*ORACLES, *SILENT, *WATCHED, *OBSERVED, *MOVED)
+POLICIES = (*ORACLES, *SILENT, *OBSERVED, *MOVED)
 
 
 def runners(names: Iterable[str]) -> set[object]:
@@ -64,7 +61,7 @@ def test_one_policy_of_each_kind_runs_and_leaves_its_recording(tmp_path: Path) -
         about = json.loads(pq.read_table(recording.path_of(folder, number)).schema.metadata[recording.KEY])
         policy, facts = about["run"]["policy"], about["facts"]
         path = recording.path_of(folder, number, "samples")
-        assert path.exists() == (policy in (*WATCHED, *OBSERVED, *MOVED))
+        assert path.exists() == (policy in (*OBSERVED, *MOVED))
         if path.exists():
             assert {label.node for label in samples.read(path).labels} == {"host1"}
         judging = policy in (*OBSERVED, *MOVED)
@@ -72,9 +69,6 @@ def test_one_policy_of_each_kind_runs_and_leaves_its_recording(tmp_path: Path) -
         if judging:
             assert of_policy[policy].loud["detected_s"] == pytest.approx(2.0, abs=2.0), policy
         assert [neighbour["host"] for neighbour in facts["neighbours"]] == ["host1"]
-        if policy == "wsengine-only":
-            turned = {(change["node"], change["what"]) for change in facts["turned"]}
-            assert {("host1", name) for name in KNOBS} <= turned
         weights = pq.read_table(recording.path_of(folder, number, "weights"))
         assert set(weights["server"].to_pylist()) == {"host1", "host2", "host3"}
     assert json.loads(run_lab(*asked, "--json", "-").stdout) == result, "whole: nothing is run again"

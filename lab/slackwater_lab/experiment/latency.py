@@ -23,7 +23,7 @@ def answer_s(
 ) -> float | None:
     """Seconds from the first neighbour until a weight of one of the servers fell; None: not before the last one ended.
 
-    Some policies move weights in calm too (agents do so every second). So a fall counts only below everything that the
+    Some policies move weights in calm too. So a fall counts only below everything that the
     server had in calm, by as much as its weight went up and down there. `weights` are (at_s, server, weight, requests)
     in order of time, `calm_s` and `on_s` are on the same clock.
     """

@@ -8,17 +8,14 @@ from functools import partial
 
 from slackwater_lab.cluster.lab import Lab
 from slackwater_lab.cluster.peers import PEERS
-from slackwater_lab.experiment.decisions import AgentCheck, Outlier
 from slackwater_lab.experiment.policy_runners import (
     BALANCE_STEP_S,
-    AgentRunner,
     OracleRunner,
     PeerRunner,
     PolicyRunner,
-    SampleRunner,
 )
 from slackwater_lab.experiment.policy_runners import SlackwaterRunner as Slackwater
-from slackwater_lab.experiment.retuning import TwoStageRunner, WebServerRunner
+from slackwater_lab.experiment.retuning import TwoStageRunner
 from slackwater_lab.experiment.scenarios import Scenario
 
 
@@ -29,14 +26,6 @@ class Policy:
     balance: str
     source: str
     runner: Callable[[Lab, Scenario], PolicyRunner]
-
-
-def _agents(lab: Lab, scenario: Scenario) -> PolicyRunner:
-    return AgentRunner(lab, scenario, AgentCheck())
-
-
-def _outlier(lab: Lab, scenario: Scenario) -> PolicyRunner:
-    return SampleRunner(lab, scenario, Outlier())
 
 
 EVEN = partial(Slackwater, balance_step_s=BALANCE_STEP_S)
@@ -50,9 +39,6 @@ POLICIES: dict[str, Policy] = {
     "random2": Policy("random(2)", "HAProxy's `random(2)`: the less loaded of two that are drawn", PolicyRunner),
     "bounded-random": Policy("bounded-random", "HAProxy's `random(2)` with `hash-balance-factor`", PolicyRunner),
     **{name: Policy("roundrobin", peer.source, partial(PeerRunner, name=name)) for name, peer in PEERS.items()},
-    "agent-check": Policy("roundrobin", "HAProxy's `agent-check`, loadbalancer.org's feedback agent", _agents),
-    "outlier": Policy("roundrobin", "Envoy's outlier detection, on response times", _outlier),
-    "wsengine-only": Policy("roundrobin", "IC², Middleware 2014, with our detector", WebServerRunner),
     "ice": Policy("roundrobin", "ICE, ICAC 2015: threshold law and knobs", TwoStageRunner),
     "slackwater": Policy("roundrobin", "Slackwater as it comes, with monitors, on `roundrobin`", Slackwater),
     "slackwater-lc": Policy("leastconn", "Slackwater with monitors, on `leastconn`", Slackwater),

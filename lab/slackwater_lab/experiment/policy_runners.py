@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import shutil
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slackwater.core.config import Law
 from slackwater.core.messages import WSENGINE, Change, Mode, Sample, Verdict
 from slackwater.detector.service import BASELINES
 from slackwater.lbengine.decision.evenness import SEEN_S
-from slackwater_lab.cluster.background import Background
 from slackwater_lab.cluster.balancer import BASE_WEIGHT
 from slackwater_lab.cluster.bus import STATE_DIR, forget
 from slackwater_lab.cluster.bus_listener import BusListener
-from slackwater_lab.cluster.controller import Controller, monitored, start_bus
+from slackwater_lab.cluster.controller import Controller
 from slackwater_lab.cluster.lab import Lab
 from slackwater_lab.cluster.load import Demand
 from slackwater_lab.cluster.paths import LAB_DIR
 from slackwater_lab.cluster.peers import start
-from slackwater_lab.experiment.agents import Agents
-from slackwater_lab.experiment.decisions import INTERVAL_S, Decider, Look, Oracle, Seen
+from slackwater_lab.experiment.decisions import Look, Oracle, Seen
 from slackwater_lab.experiment.scenarios import Scenario
 from slackwater_lab.experiment.steady import WARM_UP_S, at_baseline, set_weights, stop_programs
 
-READY_S = 15.0
 MONITORS_LEARN_S = 8.0
 """A monitor sends Samples by event when it has seen what is usual for some ten seconds."""
 BALANCE_STEP_S = 10.0
@@ -60,8 +53,6 @@ class PolicyRunner:
         self.listener: BusListener | None = None
         self.judged: BusListener | None = None
         self.changes: BusListener | None = None
-        self.working: Working | None = None
-        """The thread of a policy that decides in the lab's own process."""
 
     @property
     def samples(self) -> Sequence[Sample]:
@@ -111,7 +102,7 @@ class PolicyRunner:
 
     def check(self) -> None:
         """Raises LabError when it cannot go on."""
-        for background in (self.listener, self.judged, self.changes, self.working):
+        for background in (self.listener, self.judged, self.changes):
             if background is not None:
                 background.check()
 
@@ -150,7 +141,7 @@ class OracleRunner(PolicyRunner):
             )
             for number, (host, quota) in enumerate(zip(self.lab.hosts, quotas, strict=True))
         ]
-        set_weights(self.lab, self._decide(Look(0.0, seen, self.scenario.load)).weights)
+        set_weights(self.lab, self._decide(Look(seen, self.scenario.load)))
 
 
 class SlackwaterRunner(PolicyRunner):
@@ -219,83 +210,3 @@ def _keep(file: Path, place: Path) -> None:
     if file.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, place)
-
-
-class Working(Background):
-    """Does something in a thread; it gets an event that is set when it is to end."""
-
-    def __init__(self, name: str, work: Callable[[threading.Event], None]) -> None:
-        super().__init__(name)
-        self._do = work
-
-    def _run(self) -> None:
-        self._do(self._end)
-
-
-class SampleRunner(PolicyRunner):
-    """A peer that decides once a second on the monitors' Samples; weights are set on HAProxy's admin socket."""
-
-    def __init__(self, lab: Lab, scenario: Scenario, decide: Decider) -> None:
-        super().__init__(lab, scenario)
-        self._decide = decide
-
-    def begin(self) -> None:
-        self.stack.callback(stop_programs, self.lab, "nats-server")
-        start_bus(self.lab)
-        self.stack.callback(stop_programs, self.lab, MONITOR)
-        self.listener = listener = self.stack.enter_context(monitored(self.lab))
-        self.working = self.stack.enter_context(Working("the policy", partial(self._run, listener)))
-
-    def _run(self, listener: BusListener, over: threading.Event) -> None:
-        start = len(listener.heard)
-        weights = {host.name: BASE_WEIGHT for host in self.lab.hosts}
-        while not over.wait(INTERVAL_S):
-            fresh = listener.heard[start:]
-            start += len(fresh)
-            look = look_of(time.monotonic(), fresh, weights)
-            weights = self._decide(look).weights
-            self._put(weights)
-
-    def _put(self, weights: dict[str, int]) -> None:
-        set_weights(self.lab, weights)
-
-
-class AgentRunner(SampleRunner):
-    """A peer whose weights HAProxy itself fetches, by `agent-check`: an agent for each host answers with a share."""
-
-    def __init__(self, lab: Lab, scenario: Scenario, decide: Decider) -> None:
-        super().__init__(lab, scenario, decide)
-        self._agents = self.stack.enter_context(
-            Agents([host.name for host in lab.hosts], inter_ms=round(1e3 * INTERVAL_S))
-        )
-        self.lines = self._agents.lines
-
-    def _put(self, weights: dict[str, int]) -> None:
-        self._agents.answer({server: round(100 * weight / BASE_WEIGHT) for server, weight in weights.items()})
-
-
-def look_of(now_s: float, samples: Sequence[Sample], weights: dict[str, int]) -> Look:
-    """A look made of one interval's Samples and of the present weights."""
-    seen = []
-    for server, weight in weights.items():
-        of_server = [sample for sample in samples if sample.node == server]
-        counts = [(sample.traffic.rps or 0.0) * sample.period_s if sample.traffic else 0.0 for sample in of_server]
-        times = [sample.traffic.rt_mean_ms if sample.traffic else None for sample in of_server]
-        timed = [(count, ms) for count, ms in zip(counts, times, strict=True) if ms is not None and count > 0]
-        used = [
-            sample.cpu.utilisation
-            for sample in of_server
-            if sample.cpu is not None and sample.cpu.utilisation is not None
-        ]
-        total = math.fsum(count for count, _ in timed)
-        seen.append(
-            Seen(
-                server,
-                BASE_WEIGHT,
-                weight,
-                requests=round(math.fsum(counts)),
-                rt_mean_ms=math.fsum(count * ms for count, ms in timed) / total if total else None,
-                cpu_idle=1.0 - math.fsum(used) / len(used) if used else None,
-            )
-        )
-    return Look(now_s, seen)
