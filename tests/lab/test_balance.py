@@ -66,7 +66,7 @@ def test_advice_is_only_given_where_another_one_is_surely_better() -> None:
 def test_haproxys_older_name_for_random_gets_the_same_advice() -> None:
     worse = msgspec.structs.replace(measurement(), balances={"random": measurement().balances["roundrobin"]})
     text, _ = measured.advice("unknown", "web", worse) or ("", "")
-    assert "`balance random` was slower" in text
+    assert "`balance random` (HAProxy's default from 3.3 on) was slower" in text
 
 
 def test_the_figures_that_are_shipped_are_those_of_the_page() -> None:

@@ -131,11 +131,12 @@ def test_requests_that_failed_are_named() -> None:
 
 def test_runs_on_another_haproxy_have_a_section_and_are_in_no_other_figure() -> None:
     runs = rows("one", {"leastconn": 2.0, "slackwater-lc": 1.0})
-    older = rows("one", {"leastconn": 4.0, "slackwater-lc": 1.0})
+    older = rows("two", {"slackwater-lc": 1.0}) + rows("one", {"leastconn": 4.0, "slackwater-lc": 1.0})
     page = comparison_page.page(runs, "data", "page", others={"older.jsonl": older})
     before, after = page.split("\n## On HAProxy 2.6\n")
     assert "0.25 [" not in before
     assert f"| `one` | {WATCHED} | 5 | 6.4 | 16.0 | 32.0 | 0.25 [" in after
+    assert after.index("| `one` | ") < after.index("| `two` | "), "in the usual order"
     assert "\nslackwater lab compare --data older.jsonl --scenario one " in after
     assert " --also older.jsonl --minutes 40\n" in after
 

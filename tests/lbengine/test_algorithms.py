@@ -10,6 +10,7 @@ import pytest
 
 from slackwater.lbengine.backends.haproxy.algorithms import ALGORITHMS, weights_mean
 from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
+from slackwater.lbengine.backends.haproxy.measured import advice, read
 from slackwater.lbengine.backends.ipvs.schedulers import SCHEDULERS
 from slackwater.lbengine.balancer import BalancerError
 from tests.support.paths import ROOT
@@ -78,6 +79,19 @@ def test_from_3_4_on_a_weight_that_rises_wins_ties_until_its_rate_has_caught_up(
             pytest.skip("this machine was too busy to send the requests before the rate had caught up")
     assert 0.0 < before < 0.12
     assert (raised > 0.43) == ((int(major), int(minor)) >= (3, 4)), raised
+
+
+@needs_haproxy
+@pytest.mark.parametrize("haproxy_in_full", quick_with("haproxy", "haproxy-3.4"), indirect=True)
+def test_a_backend_without_a_balance_is_known_by_what_haproxy_takes(haproxy_in_full: str) -> None:
+    newest = haproxy_in_full == "haproxy-3.4"
+    unset = backend([1, 2], "roundrobin").replace("    balance roundrobin\n", "")
+    with haproxy(unset) as running:
+        shown = HAProxy(running.socket, "web", PATIENCE_S).read()
+    assert shown.weights_mean == ("draws" if newest else "share")
+    text, remedy = advice(shown.balance or "", "web", read()) or ("", "")
+    assert text.startswith("`balance random` (HAProxy's default from 3.3 on)" if newest else "`balance roundrobin` was")
+    assert remedy.startswith("`balance leastconn` in backend `web`")
 
 
 @needs_haproxy

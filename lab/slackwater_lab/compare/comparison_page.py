@@ -93,6 +93,9 @@ def _how(runs: Sequence[Measured], overloaded: Sequence[Measured]) -> dict[str, 
 
 def _other(path: str, runs: Sequence[Measured]) -> dict[str, Any]:
     """A section of a further data file."""
+    scenarios = usual_first((run.scenario for run in runs), DEFAULT_SCENARIOS)
+    policies = usual_first((run.variant for run in runs), DEFAULT_POLICIES)
+    runs = sorted(runs, key=lambda run: (scenarios.index(run.scenario), policies.index(run.variant)))
     cells = results.cells(runs)
     options = ["--data", path, *_options(runs)]
     return {

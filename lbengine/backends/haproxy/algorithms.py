@@ -24,7 +24,7 @@ _KEYS = Algorithm("keys", "weights move a share of the keys, and with them their
 ALGORITHMS: dict[str, Algorithm] = {
     "roundrobin": Algorithm("share"),
     "random": Algorithm("draws"),  # of two, unless configured otherwise, which HAProxy does not show
-    "unknown": Algorithm("draws"),  # what HAProxy 2.6 to 3.2 call `random`
+    "unknown": Algorithm("draws"),  # what HAProxy 2.6 to 3.4 call `random`
     "leastconn": Algorithm("concurrency"),
     "source": _KEYS,
     "uri": _KEYS,

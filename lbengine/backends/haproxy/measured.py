@@ -11,6 +11,8 @@ import msgspec
 
 from slackwater.lbengine.backends.haproxy.algorithms import CONFIGURED
 
+DEFAULT = "random"
+"""Where a backend has no `balance`, from HAProxy 3.3 on; before it was `roundrobin`."""
 FILE = Path(__file__).with_name("measured.json")
 
 
@@ -68,9 +70,11 @@ def advice(balance: str, backend: str, measurement: Measurement) -> tuple[str, s
     if measured is None or measured.to_best.mean.low is None or measured.to_best.mean.low <= 1.0:
         return None
     mean, p95, p99 = measured.to_best.mean, measured.to_best.p95, measured.to_best.p99
+    default = " (HAProxy's default from 3.3 on)" if name == DEFAULT else ""
     return (
-        f"`balance {name}` was slower with Slackwater than `balance {measurement.best}` in {measurement.scenarios}"
-        f" simulated scenarios: at the median {mean.median:.2f} times the mean response time (95% sure: {mean.low:.2f}"
-        f" to {mean.high:.2f}), {p95.median:.2f} times the p95, {p99.median:.2f} times the p99",
+        f"`balance {name}`{default} was slower with Slackwater than `balance {measurement.best}` in"
+        f" {measurement.scenarios} simulated scenarios: at the median {mean.median:.2f} times the mean response time"
+        f" (95% sure: {mean.low:.2f} to {mean.high:.2f}), {p95.median:.2f} times the p95, {p99.median:.2f} times the"
+        " p99",
         f"`balance {measurement.best}` in backend `{backend}` of HAProxy's configuration, then reload HAProxy",
     )
