@@ -18,7 +18,7 @@ from tests.chaos.frames import Disorder, Frames
 Direction = Literal["to_bus", "from_bus"]
 PART_BYTES = 65536
 POLL_S = 0.02
-START_WITHIN_S = 10.0
+START_WITHIN_S = 60.0
 
 
 @dataclass

@@ -51,7 +51,7 @@ BASE = dict.fromkeys(HOSTS, 100)
 LOWERED = BASE | {"host1": 10}
 
 
-def eventually(description: str, happened: Callable[[], bool], within_s: float = 20.0) -> None:
+def eventually(description: str, happened: Callable[[], bool], within_s: float = 60.0) -> None:
     end_s = time.monotonic() + within_s
     while not happened():
         assert time.monotonic() < end_s, f"not within {within_s:g} s: {description}"

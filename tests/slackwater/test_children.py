@@ -30,7 +30,7 @@ from slackwater.lbengine.restore import RECORD_WITHIN_S
 from tests.support.freezer import frozen, needs_freezer
 from tests.support.real_processes import is_alive
 
-IN_TIME_S = 20.0
+IN_TIME_S = 60.0
 
 
 def until(condition: Callable[[], object]) -> None:

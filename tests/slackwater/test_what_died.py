@@ -41,6 +41,7 @@ def test_a_haproxy_that_dies_is_named_and_the_controller_is_not_blamed(site: Sit
 
 def test_after_kill_9_of_everything_status_and_pause_say_that_the_controller_does_not_run(site: Site) -> None:
     serve = site.serve()
+    site.wait_for_cycles()
     with noise_on_host1(site) as start:
         start()
         until(lambda: weights(site.balancer)["host1"] < 100, "host1 has less")
