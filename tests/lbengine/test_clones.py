@@ -59,7 +59,7 @@ class One:
         self.folder = folder
         self.pool = pool_of(balancer)
         self.journal = Journal.open(journal_path(folder))
-        self.engine = Engine(self.pool, LbengineSettings(), folder, self.journal)
+        self.engine = Engine(self.pool, LbengineSettings(socket_timeout_s=20.0), folder, self.journal)
         self.thread = EngineThread("lbengine")
         # Process ids say nothing here: the other one is in another process namespace.
         process = machine.Process("lb", f"space of {folder}", 7, lambda _: False)

@@ -281,7 +281,7 @@ def test_a_server_that_a_check_found_down_and_one_that_is_drained_are_left_alone
     options = "weight 100 check inter 200ms fall 1 rise 1"
     with web_servers(2) as ports, haproxy(backend([*ports, free_port()], options=options)) as balancer:
         site = DrivenHAProxy(balancer, ports, tmp_path)
-        client = HAProxy(balancer.socket, "web", 5.0)
+        client = HAProxy(balancer.socket, "web", 20.0)
         until(lambda: client.read().servers[2].condition == "down", "the check finds host3 down")
         site.cycle()
         assert "host3 is left alone (down" in site.cycle(host3="interference")
@@ -510,7 +510,7 @@ def test_where_weights_are_no_plain_shares_the_slow_server_is_drained_too(
 
 def test_weights_that_another_process_took_than_was_read_do_not_count_as_set(site: DrivenHAProxy) -> None:
     """During a reload two answer for a moment: what the one took is not looked for in the other."""
-    client = HAProxy(site.balancer.socket, "web", 5.0)
+    client = HAProxy(site.balancer.socket, "web", 20.0)
     client.read()
     site.balancer.reload()
     with pytest.raises(BalancerUnreachable, match=rf"process {site.balancer.pid()} answers now"):
@@ -544,12 +544,12 @@ class LosesAnswers(HAProxy):
 
 
 def test_a_weight_that_was_set_although_the_answer_was_lost_is_ours(site: DrivenHAProxy) -> None:
-    site.engine._writer.balancer = LosesAnswers(site.balancer.socket, "web", 5.0)
+    site.engine._writer.balancer = LosesAnswers(site.balancer.socket, "web", 20.0)
     site.cycle()
     with pytest.raises(BalancerUnreachable, match="the answer was lost"):
         site.cycle(host1="interference")
     assert site.weights() == [0, 100, 100]
-    site.engine._writer.balancer = HAProxy(site.balancer.socket, "web", 5.0)
+    site.engine._writer.balancer = HAProxy(site.balancer.socket, "web", 20.0)
     assert "host1 stays at 0" in site.cycle(host1="interference")
     assert {change.by for change in site.changes()} == {"lbengine"}
 
@@ -699,7 +699,7 @@ def limited(tmp_path: Path, haproxy_in_full: str) -> Iterator[DrivenHAProxy]:  #
 
 
 def maxconns(site: DrivenHAProxy) -> list[int | None]:
-    return [server.maxconn for server in HAProxy(site.balancer.socket, "web", 5.0).read().servers]
+    return [server.maxconn for server in HAProxy(site.balancer.socket, "web", 20.0).read().servers]
 
 
 def limit(site: DrivenHAProxy) -> str:

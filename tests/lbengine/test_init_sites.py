@@ -158,7 +158,7 @@ def test_one_of_several_processes_is_refused_and_all_of_them_are_driven(case: Ca
     with started([case.folder / "haproxy.cfg"], Path(sockets[0]), "haproxy-2.2", master=True):
         printed = case.last_line()
         assert "HAProxy runs 2 processes (`nbproc 2`), each with weights of its own" in printed
-        settings = LbengineSettings(socket_timeout_s=5.0)
+        settings = LbengineSettings(socket_timeout_s=20.0)
         with pytest.raises(BalancerError, match="this socket reached process 2 alone"):
             check(HAProxyPool(name="app", backend="app", socket=sockets[1]), settings)
         check(HAProxyPool(name="app", backend="app", socket=sockets[0], sockets=sockets[1:]), settings)
@@ -383,7 +383,7 @@ def test_a_server_that_was_added_at_runtime_without_a_weight_is_named(tmp_path: 
         "backend web\n balance roundrobin\n default-server weight 100\n server a 192.0.2.1:80\n server b 192.0.2.2:80\n"
     )
     pool = HAProxyPool(name="web", backend="web", socket=str(admin))
-    settings = LbengineSettings(socket_timeout_s=5.0)
+    settings = LbengineSettings(socket_timeout_s=20.0)
     with started([file], admin):
         assert not any("HAProxy's own" in text for text in check(pool, settings))
         asked(admin, "add server web/new 192.0.2.3:80")

@@ -218,7 +218,7 @@ def test_supervisor_sets_the_baseline_when_lbengine_cannot_be_kept_running(
 
 
 def test_supervisor_sets_the_baseline_when_lbengine_hangs(site: Site, noise: Callable[[], None]) -> None:
-    site.write(socket_timeout_s=1.0)
+    site.write(socket_timeout_s=3.0)
     site.serve()
     noise()
     pid = frozen_lbengine(site)
@@ -254,7 +254,7 @@ def test_lbengine_that_cannot_be_ended_costs_the_watchdog_and_no_weight(
             manager.settimeout(within_s)
             return manager.recv(100)
 
-        site.write(socket_timeout_s=1.0)
+        site.write(socket_timeout_s=3.0)
         site.serve()
         noise()
         assert hear() == b"WATCHDOG=1"

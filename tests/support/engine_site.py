@@ -18,7 +18,7 @@ HOSTS = ("host1", "host2", "host3")
 CALM_RPS, SLOW_RPS = 300.0, 53.0
 
 
-SETTINGS = LbengineSettings(socket_timeout_s=5.0)
+SETTINGS = LbengineSettings(socket_timeout_s=20.0)
 
 
 class DrivenHAProxy:

@@ -194,7 +194,7 @@ class ReplacedSite:
         self.balancer, self.folder, self.settings = balancer, folder, settings
         self.journal = Journal.open(journal_path(folder))
         config = HAProxyPool(name="web", backend="web", socket=balancer.socket, mode=mode)
-        self.engine = Engine(config, LbengineSettings(socket_timeout_s=5.0), folder, self.journal)
+        self.engine = Engine(config, LbengineSettings(socket_timeout_s=20.0), folder, self.journal)
         self.states: dict[str, State] = {}
         self.plan = Plan(pool="web", mode=mode, command=settings.command, days=7, machines=[machine()], node="host1")
         self._turn = asyncio.Lock()
