@@ -16,9 +16,15 @@ Three kinds of observation move it, each with its own error:
   alone cannot tell the three apart, and the standard error says so; the prior of `wake` comes from recordings.
 - While requests wait, the rate at which they are completed is the capacity: log(rps) = calm + suggested + left. The
   longer they take over what they take in calm, the surer it is that the server never ran dry. It needs no counters.
-- In an episode a share is suggested by the run delay over calm, and by requests per CPU second over calm: a hypervisor
-  that takes time away books it on whoever was running. How far off such suggestions are is where `left` begins and what
-  it returns to: more ticks beside the same neighbour do not make that error smaller.
+- In an episode a share is suggested by the run delay over calm, and by requests per CPU second over calm. How far off
+  such suggestions are is where `left` begins and what it returns to: more ticks beside the same neighbour do not make
+  that error smaller. A hypervisor that takes time away books it on whoever was running, so a machine's requests per CPU
+  second say all, and its threads wait because of the same: their run delay counts no second time.
+
+A machine's calm capacity is not known before it was full, since a limit may be unseen, while beside a neighbour the
+limit binds. So what is left over the calm capacity is no share that was lost. A machine's share follows from what a
+request costs alone: the neighbour accounts for a part of the log, and the limit and the queue for the rest
+(`Parameters.left_cost`).
 
 The highest rate that was served lately is a lower bound. It cuts the distribution off from below where the estimate is
 read (the mean and variance of a truncated normal distribution), fades, and is never fed back.
@@ -70,6 +76,8 @@ class Parameters:
     error."""
     left_slope: float = -0.4
     """The log of the share that is left over the log of the run delay's ratio over calm."""
+    left_cost: float = 0.6
+    """The same over the log of a machine's requests per CPU second over calm."""
     left_unknown: float = -0.7
     """The log of the share that is left where nothing suggests one."""
     left_sd: float = 0.45
@@ -96,8 +104,9 @@ NEGLIGIBLE = -3.0
 FAR = 3.0
 """An observation that is off by more standard deviations than this has a larger error than it seems: one odd second (a
 deploy, a backup) must not move the weights. Its variance is raised until it is off by exactly this many."""
-MOST_COST = -3.0
-"""A request that seems dearer than this (log) was charged with the CPU time of something else."""
+MOST_COST = (-3.0, -5.0)
+"""A request of a cgroup, or of a machine, that seems dearer than this (log) was charged with the CPU time of something
+else."""
 KNOWN = 0.5
 """A node's own capacity is believed below this standard deviation; above it the peers' stands in."""
 CALM_WEIGHT = 0.05
@@ -222,9 +231,12 @@ class CapacityFilter(SlotArrays):
             self._follow(self._calm_wait_ratio, observed[fit], seen.wait_ratio[fit], CALM_WEIGHT)
 
             ratio = seen.wait_ratio / np.maximum(self._calm_wait_ratio[observed], 1.0)
-            cost = np.minimum(np.nan_to_num(log_rps - np.log(seen.utilisation) - law, nan=0.0), 0.0)
-            suggested = p.left_slope * np.log(np.maximum(ratio, 1.0)) + np.maximum(cost, MOST_COST)
-            self._follow(self._suggested, observed[episode], suggested[episode], SUGGESTION_WEIGHT)
+            machine = self._unseen_sd[observed] > 0.0
+            cost = np.where(machine, per_cpu, log_rps - np.log(seen.utilisation)) - law
+            cost = np.maximum(np.minimum(np.nan_to_num(cost, nan=0.0), 0.0), np.where(machine, *MOST_COST[::-1]))
+            suggested = cost + np.where(machine, 0.0, p.left_slope * np.log(np.maximum(ratio, 1.0)))
+            shows = episode & (seen.requests > 0.0)
+            self._follow(self._suggested, observed[shows], suggested[shows], SUGGESTION_WEIGHT)
 
             dry = (np.nan_to_num(self._calm_response_s[observed], nan=np.inf) + p.stall_s) / response_s
             never_dry = (np.nan_to_num(seen.wanted, nan=1.0) >= WANTED) & (dry < 1.0) & np.isfinite(log_rps)
@@ -306,7 +318,9 @@ class CapacityFilter(SlotArrays):
         level, variance = _truncated(level, variance, self._floor[slots], p.floor_sd)
         with np.errstate(over="ignore"):
             rps = np.exp(level)
-            lost = np.where(episode, 1.0 - np.exp(np.minimum(level - calm, 0.0)), 0.0)
+            of_machine = filled(p.left_cost * self._suggested[slots], p.left_unknown)
+            left = np.where(self._unseen_sd[slots] > 0.0, of_machine, np.minimum(level - calm, 0.0))
+            lost = np.where(episode, 1.0 - np.exp(left), 0.0)
         return Capacity(
             rps=rps,
             stderr_rps=np.where(own, rps * np.sqrt(variance), np.nan),

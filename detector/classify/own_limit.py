@@ -11,7 +11,7 @@ that it wants at less load. A neighbour under a fair scheduler is as steady, so 
 what the server gets, from either. One log-likelihood ratio adds up what speaks for a steady level:
 
 - **At the ceiling**: how far the CPU time got is from that of the Samples before. A machine that is not told of the
-  time taken from it shows what it got by the requests that it completed.
+  time taken from it shows what it got by the requests that it completed, while more of them wait.
 - **Below the ceiling** nothing is taken, which counts once the ceiling is met again. **Above it** there is no level.
 
 A level shows itself only while it is reached. A server that was relieved of what it cannot carry looks calm for that
@@ -42,8 +42,9 @@ STEADY, WAVERS, OVER_S = 0.02, 0.12, 0.2
 """Standard deviation of the log of the CPU time got in `OVER_S`, by a limit, and beside a neighbour that takes all: in
 proportion to the share that is lost. Of a longer time it is less, as of a mean. In guests of the lab, which lose
 0.65, it is 0.04 to 0.05 by a limit and 0.07 to 0.11 beside a neighbour, with what `COST_CV` adds."""
-TOLD = 0.02
-"""From this share of steal on, a machine is told of the time that is taken from it."""
+TOLD, QUEUE = 0.02, 2.0
+"""From this share of steal on, a machine is told of the time that is taken from it. One that is not, with fewer
+requests at a time than the second, answers what it is asked for, and not what it can."""
 COST_CV = 0.16
 """Standard deviation of what a request costs over its mean, where completed requests tell what was got."""
 COST_FOLLOW = 0.02
@@ -97,7 +98,7 @@ ANSWERS_S = 2.0
 """Without an answer for this time nothing is held: other signs decide then."""
 
 KEPT_WAITING = INDEX["kept_waiting"]
-_TIME, _CPU, _REQUESTS, _LOST, _MOMENTS, _STEAL, _WAITED, _BUSY = range(SUMS := 8)
+_TIME, _CPU, _REQUESTS, _LOST, _MOMENTS, _STEAL, _WAITED, _BUSY, _HELD = range(SUMS := 9)
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ class OwnLimits(SlotArrays):
         self._heard_s[slots] = now_s
         for sums in (self._ratio, self._of_quota, self._of_clock, self._below):
             sums[slots] *= kept
-        self._answered_s[slots] = np.where(columns["traffic.rps"] > 0.0, now_s, self._answered_s[slots])
+        self._answered_s[slots[columns["traffic.rps"] > 0.0]] = now_s
         self._by_windows(now_s, columns, frame, period_s)
         self._by_quota(now_s, columns, frame, period_s)
         self._by_clock(now_s, columns, frame, period_s, in_episode[slots])
@@ -267,6 +268,7 @@ class OwnLimits(SlotArrays):
                 steal,
                 frame.users_wait,
                 cpu,
+                columns["traffic.rps"] * filled(columns["traffic.rt_mean_ms"], 0.0) / 1e3,
             ]
         )
         fit = np.isfinite(increments).all(axis=1) & np.isnan(columns["cpu.throttled"]) & (period_s > 0.0)
@@ -279,7 +281,7 @@ class OwnLimits(SlotArrays):
 
     def _weigh(self, now_s: float, slots: Ints, sums: Floats, cores: Floats) -> None:
         """Weighs a window of each of these slots."""
-        seconds, cpu, requests, lost, moments, steal, waited, busy = sums.T
+        seconds, cpu, requests, lost, moments, steal, waited, busy, held = sums.T
         self._samples[slots[~self._told[slots] & (steal > TOLD * seconds)]] = 0.0  # the level has another unit
         told = self._told[slots] = self._told[slots] | (steal > TOLD * seconds)
         got = np.where(told, cpu, requests) / seconds
@@ -293,14 +295,14 @@ class OwnLimits(SlotArrays):
         waits = (waited >= WAITS * seconds) | (busy >= FULL * cores * seconds)
         level, samples = self._level[slots], self._samples[slots]
         off = filled(log_got - level, np.inf)
-        kept = np.exp(-trials / LOST_TRIALS)
-        share = filled(share, 0.0)
+        kept, share = np.exp(-trials / LOST_TRIALS), filled(share, 0.0)
         loses = share >= LOST
         lately = kept * self._lost[slots] + (1.0 - kept) * share
         self._lost[slots] = np.where(usable & waits, lately, self._lost[slots])
         share = np.where(waits, lately, share)
         self._learn_cost(slots, busy, requests, usable & ~waits & (share < LOST / 2.0))
-        at = usable & waits & (share >= LOST) & (loses | ~(off < np.log(BELOW))) & (got_cores < FULL * cores)
+        queues = told | (held >= QUEUE * seconds)
+        at = usable & waits & queues & (share >= LOST) & (loses | ~(off < np.log(BELOW))) & (got_cores < FULL * cores)
         known = usable & (samples >= LEAST_SAMPLES)
 
         spread = np.sqrt(OVER_S / np.maximum(seconds, OVER_S))
@@ -325,8 +327,7 @@ class OwnLimits(SlotArrays):
         self._below[slots] = np.where(met, 0.0, below)
         self._ratio[slots] += says
         self._follow(slots[at], log_got[at], got_cores[at], requests[at] / seconds[at])
-        near = at & (np.abs(off) < OTHER_LEVEL)
-        self._meet(slots[near], now_s)
+        self._meet(slots[at & (np.abs(off) < OTHER_LEVEL)], now_s)
 
     def _learn_cost(self, slots: Ints, busy_s: Floats, requests: Floats, calm: Bools) -> None:
         """What a request costs where nothing is lost. A machine that is not told books what is lost on its requests."""

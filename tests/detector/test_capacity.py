@@ -169,6 +169,26 @@ def test_run_delay_beside_a_neighbour_suggests_a_loss_that_more_of_the_same_does
     assert worse.lost[0] > later.lost[0] + 0.05
 
 
+@pytest.mark.parametrize("run_delay_per_cpu", [1.0, 20.0])
+def test_a_machines_share_is_by_what_a_request_costs_alone(run_delay_per_cpu: float) -> None:
+    """Its threads wait because of the time that is booked on its requests, so that is no second loss."""
+    server = Server(steal=0.0)
+    server.feed(30.0, 0.3, utilisation=0.3)
+    estimate = server.feed(
+        10.0, 0.3, neighbour=True, rt_mean_ms=8.0, utilisation=0.75, run_delay_per_cpu=run_delay_per_cpu
+    )
+    assert estimate.lost[0] == pytest.approx(1.0 - 2.5 ** -Parameters().left_cost, abs=0.05)
+    assert estimate.rps[0] == pytest.approx(estimate.calm_rps[0] / 2.5, rel=0.15)
+
+
+def test_a_machine_that_is_asked_for_nothing_keeps_its_share() -> None:
+    server = Server(steal=0.0)
+    server.feed(30.0, 0.3, utilisation=0.3)
+    before = server.feed(10.0, 0.3, neighbour=True, rt_mean_ms=8.0, utilisation=0.75)
+    after = server.feed(30.0, 0.0, neighbour=True, utilisation=0.02)
+    assert after.lost[0] == pytest.approx(before.lost[0], abs=0.05)
+
+
 def test_what_is_served_well_beside_a_neighbour_is_a_floor_that_fades() -> None:
     server = Server()
     server.feed(30.0, 0.5)

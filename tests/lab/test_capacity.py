@@ -11,6 +11,7 @@ from slackwater.detector.recordings.recording import Recording, RecordingError, 
 from slackwater_lab.stories.capacity import State, without
 from slackwater_lab.stories.capacity_errors import compare, load_states, summary
 from tests.support.judges import shipped
+from tests.support.paths import RECORDINGS
 from tests.support.synthetic_cluster import CAPACITY_RPS, Cluster, swing
 
 
@@ -84,3 +85,13 @@ def test_states_are_read_beside_their_recording_and_a_missing_or_foreign_file_is
     again, states = load_states(path)
     assert states == [state(recorded, 100.0)]
     assert len(again.samples) == len(recorded.samples)
+
+
+def test_what_a_virtual_machine_lost_is_told_though_it_was_never_full() -> None:
+    """It answers all that it is asked for, at a steady rate, while its neighbour takes a third and more."""
+    recorded, states = load_states(RECORDINGS / "guests-capacity.parquet")
+    calm, *beside = compare(recorded, states, shipped())
+    assert calm["relative_error"] > 0.5, "the limit that it is not told of does not show in calm"
+    assert [row["state"] for row in beside] == ["interference"] * 2
+    assert [row["estimated_lost"] for row in beside] == pytest.approx([row["lost"] for row in beside], abs=0.2)
+    assert all(row["estimated_rps"] > row["measured_rps"] for row in beside), "it could do more than it was asked for"
