@@ -182,6 +182,7 @@ class Features(SlotArrays):
             load = load.copy()
             load[machines] = requests_load(load[machines], demand[machines])
             bins[machines] = bins_of(load[machines])
+            load[machines] += rows.others[machines]
             parts, borrowed[machines] = self._reference(
                 rows.slots[machines], bins[machines], rows.values[machines], comparable
             )

@@ -22,6 +22,9 @@ USUAL = 5
 MOST = 24
 ROUNDING = 0.9
 """A window counts as full at this share of its length, since periods are not exact."""
+OTHERS_BUSY, OTHERS_OVER_OWN = 0.5, 2.0
+"""A machine's other programs count from this share of its CPU time on, and from so many times the web server's. Stolen
+time is booked on both in proportion to what they run, and beside requests the others run little."""
 REPLACED = 0.02
 """A web server whose number of threads changes by this share, and by `REPLACED_THREADS`, was started anew or reloaded.
 A process that ends after a number of requests, as PHP's do, changes it by one."""
@@ -42,8 +45,8 @@ class SampleRows:
     Where the processes are not known it is the CPU's utilisation. A virtual machine's neighbour raises it: see
     `features.requests_load`."""
     others: Floats
-    """(M,) CPU time of the node's other programs (a backup), as `load`. It is known for cgroups only, else 0: on a
-    machine the time that a hypervisor takes away is booked on the program that was running."""
+    """(M,) CPU time of the node's other programs (a backup), as `load`. On a machine the time that a hypervisor takes
+    away is booked on the program that was running, so there it is 0 but where it is far above the web server's."""
     peak: Floats
     """(M,) the highest load, with other programs, in the Samples of the last `PEAK_S`: a burst's queue outlives the
     burst."""
@@ -151,7 +154,7 @@ class SampleWindows(SlotArrays):
             slots=slots,
             values=values,
             load=load,
-            others=np.where(cgroups, filled(np.maximum(utilisation - load, 0.0), 0.0), 0.0),
+            others=_others(utilisation, load, cgroups),
             peak=np.fmax(peak, load),
             replaced=replaced,
             returned=returned,
@@ -202,6 +205,13 @@ class SampleWindows(SlotArrays):
                 break
         window[:, ages_s >= ROUNDING * WINDOW_S] = np.nan
         return window, ages_s
+
+
+def _others(utilisation: Floats, load: Floats, cgroups: Bools) -> Floats:
+    """(M,) `SampleRows.others`."""
+    others = filled(np.maximum(utilisation - load, 0.0), 0.0)
+    surely = others >= np.maximum(OTHERS_BUSY, OTHERS_OVER_OWN * filled(load, np.inf))
+    return np.where(cgroups | surely, others, 0.0)
 
 
 def in_cgroup(values: Floats) -> Bools:

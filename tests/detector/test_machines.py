@@ -94,6 +94,26 @@ def test_time_that_is_booked_on_the_web_server_does_not_excuse_the_neighbour_tha
     assert next(number for number, verdict in enumerate(verdicts) if verdict.state != "calm") * PERIOD_S <= 1.0
 
 
+def full_of_others(sample: Sample) -> None:
+    """A program of the machine's own uses all CPU time that the web server leaves."""
+    assert sample.cpu is not None
+    sample.cpu = msgspec.structs.replace(sample.cpu, utilisation=1.0)
+
+
+def beside_them(sample: Sample) -> None:
+    users_wait(sample)
+    full_of_others(sample)
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_a_machines_own_backup_is_no_neighbour(seed: int) -> None:
+    """What else it runs is seen within half a second, and users wait a little later."""
+    judge, guests = calm_guests(seed)
+    verdicts = verdicts_of(judge, guests, 3, full_of_others) + verdicts_of(judge, guests, 60, beside_them)
+    assert set(states(verdicts)) == {"calm", "overload"}
+    assert verdicts[-1].state == "overload"
+
+
 @pytest.mark.parametrize("seed", seeds(3))
 def test_the_word_is_slow_until_a_cause_shows_and_each_episode_begins_without_one(seed: int) -> None:
     judge, guests = calm_guests(seed)
