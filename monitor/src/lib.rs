@@ -59,4 +59,5 @@ pub mod table;
 pub mod threads;
 pub mod ticks;
 pub mod timer;
+pub mod usual_range;
 pub mod wakeup;

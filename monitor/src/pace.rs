@@ -2,12 +2,15 @@
 //! usual range, and often while that lasts or the controller asks for it.
 //!
 //! Each Sample costs the web server time, most where it has none left. So a token bucket bounds the Samples of events:
-//! it holds `BURST` tokens and gains one each `lasting_ns`, whether one long event takes them or many short ones.
+//! it holds `BURST` tokens and gains one each `lasting_ns`, whether one long event takes them or many short ones. After
+//! `YOUNG_NS` of an event what was to be found is found, and each Sample makes requests wait longer: of a server with
+//! requests they come each `quiet_ns` again, until something else begins. A server without requests, as one that is
+//! drained, has time to spare, and its Samples go on.
 //!
 //! The usual range is learnt: it reaches to `USUAL_FACTOR` times the median of the highest values of the last minute's
 //! seconds. So one spike teaches nothing, and a change that lasts for half a minute has become usual.
 
-use std::collections::VecDeque;
+use crate::usual_range::{ENDS_AFTER_NS, Outside, UsualRange};
 
 /// Signals that are looked at between Samples; they cost no more reads than the Samples' own.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -23,49 +26,20 @@ pub struct Watch {
 }
 
 const SIGNALS: usize = 4;
+/// The first ones of these tell of requests that wait.
+const REQUESTS: usize = 2;
 /// Below these values (in the order of the fields) nothing counts as an event, however quiet it was before.
 const FLOORS: [f64; SIGNALS] = [20.0, 4.0, 2.0, 2.0];
-/// A value is unusual above this many times the median.
-const USUAL_FACTOR: f64 = 2.0;
-/// Seconds that are remembered.
-const REMEMBERED: usize = 60;
-/// Seconds that must be known before anything is unusual.
-const LEARNT_AFTER: usize = 10;
 const SECOND_NS: u64 = 1_000_000_000;
-/// An event ends when all signals were within their ranges for this time.
-const ENDS_AFTER_NS: u64 = 500_000_000;
+/// Of a server with requests Samples are frequent for this time after requests begin to wait, and after gaps or waits in
+/// the run queue begin.
+const YOUNG_NS: u64 = 2 * SECOND_NS;
 /// Samples that the bucket holds: one at each look in an event's first 0.6 s.
 const BURST: u64 = 12;
 
 impl Watch {
     fn values(&self) -> [Option<f64>; SIGNALS] {
         [self.oldest_unanswered_ms, self.in_flight, self.gap_ms, self.queued_ms]
-    }
-}
-
-/// One signal's usual range.
-#[derive(Debug, Default)]
-struct UsualRange {
-    seconds: VecDeque<f64>,
-    highest: Option<f64>,
-}
-
-impl UsualRange {
-    fn limit(&self, floor: f64) -> f64 {
-        if self.seconds.len() < LEARNT_AFTER {
-            return f64::INFINITY;
-        }
-        let mut sorted: Vec<f64> = self.seconds.iter().copied().collect();
-        sorted.sort_unstable_by(f64::total_cmp);
-        floor.max(USUAL_FACTOR * sorted[sorted.len() / 2])
-    }
-
-    fn end_second(&mut self) {
-        let Some(highest) = self.highest.take() else { return };
-        if self.seconds.len() == REMEMBERED {
-            self.seconds.pop_front();
-        }
-        self.seconds.push_back(highest);
     }
 }
 
@@ -81,8 +55,11 @@ pub struct Pace {
     sent_ns: u64,
     /// The bucket's content after the last Sample; each Sample takes `lasting_ns` of it.
     saved_ns: u64,
-    /// While an event lasts: when a signal was last outside its range.
-    outside_ns: Option<u64>,
+    /// The event, while it lasts: the time in which requests wait, and the time of gaps and waits in the run queue.
+    requests: Option<Outside>,
+    machine: Option<Outside>,
+    /// When it last had a request in flight, if it is known.
+    served_ns: Option<u64>,
     /// Until when the controller asks for Samples as often as in an event.
     asked_until_ns: u64,
 }
@@ -101,7 +78,9 @@ impl Pace {
             limits: [f64::INFINITY; SIGNALS],
             second_ends_ns: now_ns + SECOND_NS,
             sent_ns: now_ns,
-            outside_ns: None,
+            requests: None,
+            machine: None,
+            served_ns: None,
             asked_until_ns: 0,
         }
     }
@@ -114,14 +93,15 @@ impl Pace {
     /// Takes in the signals' values and returns whether a Sample is to be sent now.
     pub fn look(&mut self, now_ns: u64, watch: &Watch) -> bool {
         let values = watch.values();
-        let is_outside = values.iter().zip(self.limits).any(|(value, limit)| value.is_some_and(|value| value > limit));
+        let outside: [bool; SIGNALS] =
+            std::array::from_fn(|signal| values[signal].is_some_and(|value| value > self.limits[signal]));
         self.learn(now_ns, values);
-        if is_outside {
-            self.outside_ns = Some(now_ns);
-        } else if self.outside_ns.is_some_and(|outside_ns| now_ns.saturating_sub(outside_ns) >= ENDS_AFTER_NS) {
-            self.outside_ns = None;
+        self.requests = Outside::after(self.requests, now_ns, outside[..REQUESTS].contains(&true));
+        self.machine = Outside::after(self.machine, now_ns, outside[REQUESTS..].contains(&true));
+        if watch.in_flight.is_some_and(|in_flight| in_flight > 0.0) {
+            self.served_ns = Some(now_ns);
         }
-        let after_ns = self.between_ns(now_ns, self.outside_ns.is_some());
+        let after_ns = self.between_ns(now_ns, self.is_event());
         // Looks come a little before or after their time.
         let is_due = now_ns.saturating_sub(self.sent_ns) + self.event_ns / 4 >= after_ns;
         if is_due {
@@ -135,7 +115,7 @@ impl Pace {
     /// When to look again after a look at `now_ns`, so that no Sample comes later than it was promised. `rings`: whatever
     /// leaves its range wakes the loop by itself, so while nothing happens it need not look before the next Sample.
     pub fn look_again_ns(&self, now_ns: u64, rings: bool) -> u64 {
-        let due_ns = self.sent_ns + self.between_ns(now_ns, self.outside_ns.is_some());
+        let due_ns = self.sent_ns + self.between_ns(now_ns, self.is_event());
         if due_ns <= now_ns {
             // A Sample that is due already goes out with this look.
             now_ns + if rings && self.is_quiet(now_ns) { self.quiet_ns } else { self.event_ns }
@@ -148,7 +128,7 @@ impl Pace {
 
     /// Whether nothing happens and nobody asks for more Samples.
     pub fn is_quiet(&self, now_ns: u64) -> bool {
-        self.outside_ns.is_none() && now_ns >= self.asked_until_ns
+        !self.is_event() && now_ns >= self.asked_until_ns
     }
 
     /// The longest gap and the longest wait in the run queue that are usual, in ms; infinite where that is not known.
@@ -161,15 +141,25 @@ impl Pace {
     pub fn next_within_s(&self, now_ns: u64) -> f64 {
         let between_ns = self.between_ns(now_ns, true).next_multiple_of(self.event_ns);
         let next_ns = now_ns + between_ns;
-        let goes_on = self.outside_ns.is_some_and(|outside_ns| next_ns.saturating_sub(outside_ns) < ENDS_AFTER_NS);
+        let goes_on = self.event().any(|outside| next_ns.saturating_sub(outside.last_ns) < ENDS_AFTER_NS);
         (if goes_on || next_ns < self.asked_until_ns { between_ns } else { self.quiet_ns }) as f64 / 1e9
     }
 
-    /// The time from one Sample to the next.
+    fn event(&self) -> impl Iterator<Item = Outside> {
+        self.requests.into_iter().chain(self.machine)
+    }
+
+    fn is_event(&self) -> bool {
+        self.event().next().is_some()
+    }
+
+    /// The time from one Sample to the next. What was promised with the last one holds, so its own time counts.
     fn between_ns(&self, now_ns: u64, is_event: bool) -> u64 {
+        let is_young = self.event().any(|outside| self.sent_ns < outside.since_ns + YOUNG_NS);
+        let has_requests = self.served_ns.is_some_and(|served_ns| self.sent_ns < served_ns + ENDS_AFTER_NS);
         if now_ns < self.asked_until_ns {
             self.event_ns
-        } else if is_event {
+        } else if is_event && (is_young || !has_requests) {
             self.lasting_ns.saturating_sub(self.saved_ns).max(self.event_ns)
         } else {
             self.quiet_ns
@@ -208,6 +198,10 @@ mod tests {
         looks.map(|look| look * 50).filter(|ms| pace.look(ms * MS, watch)).collect()
     }
 
+    fn gap(ms: f64) -> Watch {
+        Watch { oldest_unanswered_ms: Some(0.0), gap_ms: Some(ms), ..Watch::default() }
+    }
+
     fn pace() -> Pace {
         Pace::new(0, 1000 * MS, 50 * MS, 200 * MS)
     }
@@ -234,12 +228,12 @@ mod tests {
     #[test]
     fn a_long_event_and_many_short_ones_have_a_burst_of_samples_and_then_one_each_200_ms() {
         let mut pace = pace();
-        sent_ms(&mut pace, 0.0, 20.0, &unanswered(15.0));
-        assert_eq!(sent_ms(&mut pace, 20.0, 20.75, &unanswered(90.0)).len(), 15, "one at each look");
-        sent_ms(&mut pace, 20.75, 22.0, &unanswered(90.0));
-        assert_eq!(sent_ms(&mut pace, 22.0, 32.0, &unanswered(90.0)).len(), 50, "one each 200 ms");
-        sent_ms(&mut pace, 32.0, 36.0, &unanswered(15.0));
-        assert_eq!(sent_ms(&mut pace, 36.0, 36.5, &unanswered(90.0)).len(), 10, "the bucket is full again");
+        sent_ms(&mut pace, 0.0, 20.0, &gap(1.0));
+        assert_eq!(sent_ms(&mut pace, 20.0, 20.75, &gap(9.0)).len(), 15, "one at each look");
+        sent_ms(&mut pace, 20.75, 22.0, &gap(9.0));
+        assert_eq!(sent_ms(&mut pace, 22.0, 32.0, &gap(9.0)).len(), 50, "one each 200 ms");
+        sent_ms(&mut pace, 32.0, 36.0, &gap(1.0));
+        assert_eq!(sent_ms(&mut pace, 36.0, 36.5, &gap(9.0)).len(), 10, "the bucket is full again");
         sent_ms(&mut pace, 36.5, 40.0, &unanswered(15.0));
         let mut of_short_ones = 0;
         for second in 40..60 {
@@ -248,6 +242,28 @@ mod tests {
             of_short_ones += sent_ms(&mut pace, from_s + 0.2, from_s + 1.0, &unanswered(15.0)).len();
         }
         assert!(of_short_ones <= 12 + 20 * 5, "{of_short_ones}");
+    }
+
+    #[test]
+    fn a_server_with_requests_sends_few_samples_of_an_event_that_lasts_and_one_without_goes_on() {
+        let watch = |gap_ms, in_flight| Watch { in_flight: Some(in_flight), ..gap(gap_ms) };
+        let mut pace = pace();
+        sent_ms(&mut pace, 0.0, 20.0, &watch(1.0, 1.0));
+        assert_eq!(sent_ms(&mut pace, 20.0, 22.05, &watch(9.0, 1.0)).len(), 22, "as of any event");
+        let mut sent = Vec::new();
+        for second in 22..30 {
+            // At many looks there is none in flight, and that is no end.
+            let from_s = f64::from(second) + 0.05;
+            sent.extend(sent_ms(&mut pace, from_s, from_s + 0.3, &watch(9.0, 0.0)));
+            sent.extend(sent_ms(&mut pace, from_s + 0.3, from_s + 1.0, &watch(9.0, 1.0)));
+        }
+        assert_eq!(sent, (0..8).map(|s| 23_000 + 1000 * s).collect::<Vec<_>>());
+        assert_eq!(pace.next_within_s(30_000 * MS), 1.0);
+        let waits = Watch { oldest_unanswered_ms: Some(90.0), ..watch(9.0, 1.0) };
+        assert_eq!(sent_ms(&mut pace, 30.05, 30.5, &waits).len(), 9, "something else begins");
+        // Without requests, as once it is drained.
+        sent_ms(&mut pace, 30.5, 33.0, &watch(9.0, 0.0));
+        assert_eq!(sent_ms(&mut pace, 33.0, 38.0, &watch(9.0, 0.0)).len(), 25);
     }
 
     #[test]
