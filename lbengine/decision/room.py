@@ -110,31 +110,33 @@ class Room:
             return filled if filled > limit else None, more
         if filled <= limit or not low:
             return filled, {}
-        most = self._as_full(weights, kept, low)
+        whole = {load.server: load.baseline for load in self.loads if load.server in low}
+        most = self._as_full(weights, kept, whole)
 
-        def raised(share: float) -> dict[str, int]:
-            """All weights, with those in `low` this share of the way to the most that they get."""
-            steps = {name: math.ceil(share * (most[name] - weights[name]) / self.step) for name in low}
-            return {**weights, **{name: min(weights[name] + self.step * steps[name], most[name]) for name in steps}}
-
-        def fits(trial: Mapping[str, int]) -> bool:
-            others = self.filled(trial, kept)
-            return others <= limit - OVER or (self.is_known and others <= self.filled(trial, low))
+        def raised(share: float, less: int = 0) -> dict[str, int]:
+            """All weights, with those in `low` this share of the way to the most that they get, in steps rounded up;
+            or `less` steps below that."""
+            way = {name: share * (most[name] - weights[name]) / self.step for name in low}
+            steps = {name: max(math.ceil(way[name] - 1e-9) - less, 0) for name in low}
+            return {**weights, **{name: min(weights[name] + self.step * steps[name], whole[name]) for name in low}}
 
         below, above = 0.0, 1.0
         for _ in range(STEPS):
             middle = (below + above) / 2.0
-            below, above = (below, middle) if fits(raised(middle)) else (middle, above)
+            fits = self.filled(raised(middle), kept) <= limit - OVER
+            below, above = (below, middle) if fits else (middle, above)
         fitting = raised(above)
-        if self.is_known and self.filled(fitting, kept) > limit:  # the weights are coarse
+        if self.filled(fitting, kept) > self.u_threshold + OVER:  # a step up may fill a small one yet more
             every = [load.server for load in self.loads]
-            fitting = min((fitting, raised(below)), key=lambda trial: self.filled(trial, every))
+            fitting = min((fitting, raised(above, less=1)), key=lambda trial: self.filled(trial, every))
         return filled, {name: fitting[name] for name in low if fitting[name] != weights[name]}
 
-    def _as_full(self, weights: Mapping[str, int], kept: Collection[str], low: Collection[str]) -> dict[str, int]:
-        """The weights with which the servers in `low` are as full as the fullest that keeps its weight, at most their
-        baselines."""
-        whole = {load.server: load.baseline for load in self.loads if load.server in low}
+    def _as_full(
+        self, weights: Mapping[str, int], kept: Collection[str], whole: Mapping[str, int]
+    ) -> Mapping[str, float]:
+        """The weights with which the servers in `whole` are as full as the fullest that keeps its weight, at most these
+        baselines. They are not in whole steps: a small one rounded up would be full long before the others.
+        """
         if self._capacity is None or self.total_rps is None:
             return whole
         # Under least connections servers with equal weights are equally full, whatever they carry.
@@ -142,8 +144,7 @@ class Room:
             load.server: 1.0 if self.by_concurrency else mu for load, mu in zip(self.loads, self._capacity, strict=True)
         }
         fullest = max((weights[name] / carries[name] for name in kept), default=0.0)
-        steps = {name: math.ceil(fullest * carries[name] / self.step - 1e-9) for name in low}
-        return {name: max(min(self.step * steps[name], whole[name]), weights[name]) for name in low}
+        return {name: max(min(fullest * carries[name], whole[name]), weights[name]) for name in whole}
 
     def _wait(self, weights: Mapping[str, int], kept: Collection[str], low: Collection[str]) -> bool:
         """Whether surely more requests wait at the servers that keep their weights than the drained ones would hold."""

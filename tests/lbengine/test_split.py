@@ -221,6 +221,17 @@ def test_with_coarse_weights_the_slow_server_keeps_too_much_rather_than_too_litt
     assert 0 < weight(three(), 500.0) < 20
 
 
+def test_a_small_weight_rounded_up_does_not_keep_the_others_from_being_raised() -> None:
+    """Of a baseline of 11 the steps are coarse, of 41 they are finer; what comes is more than all can carry."""
+    loads = [Load("a", 1, 1), Load("b", 1, 1)]
+    loads += [Load("c", 11, 11, reduce=True, severity=0.75)]
+    loads += [Load("d", 41, 41, reduce=True, capacity_rps=1.0, severity=0.5)]
+    weights = with_room(loads, 2.0, "ice", u_threshold=1.0)
+    capacity = capacities(loads)
+    assert capacity is not None
+    assert room.fullest(weights, capacity, [True] * 4, 2.0, False) < 2.0 / math.fsum(capacity) + 0.1
+
+
 def test_wrr_gives_back_in_whole_steps_too() -> None:
     for total in range(440, 620, 10):
         assert weight(three(), float(total), balance="wrr") % 5 == 0
