@@ -14,7 +14,7 @@ from hypothesis import settings
 
 import slackwater.lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
 from slackwater_lab.cluster.traces import traces
-from tests.support import count_tests, real_haproxy, side_by_side
+from tests.support import count_tests, real_haproxy, same_examples, side_by_side
 from tests.support.ipvs_guest import IpvsGuest, booted
 from tests.support.ipvs_site import IpvsSite
 from tests.support.real_lab import run_lab
@@ -33,6 +33,12 @@ settings.load_profile("ci")
 def pytest_configure(config: pytest.Config) -> None:
     count_tests.register(config)
     side_by_side.register(config)
+
+
+def pytest_sessionstart() -> None:
+    """The profile is chosen by now."""
+    if settings().derandomize:
+        same_examples.without_local_constants()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
