@@ -155,6 +155,8 @@ def head(policy: str) -> str:
         return f"Slackwater alone, `{known.balance}`"
     if policy in ("oracle", "oracle-lc"):
         return f"oracle, `{known.balance}`"
+    if policy.startswith("observed"):
+        return f"monitors that only watch, `{known.balance}`"
     return BY_OTHERS.get(policy, f"`{policy}`")
 
 
