@@ -184,6 +184,21 @@ def test_a_pause_before_the_command_ends_it_and_its_drain(balancer: RealHAProxy,
     assert not ran.exists()
 
 
+def while_the_call_is_recorded(
+    site: ReplacedSite, happens: Callable[[], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Makes the record of the call wait for what happens."""
+    record = site.access.record
+
+    async def slowly(node: str, what: str, after: str, why: str, cause: ChangeCause, **more: Any) -> str:
+        id_ = await record(node, what, after, why, cause, **more)
+        if cause == "replacing":
+            await happens()
+        return id_
+
+    monkeypatch.setattr(site.access, "record", slowly)
+
+
 def test_a_pause_while_the_call_is_being_recorded_keeps_the_command_from_being_called(
     balancer: RealHAProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,16 +210,11 @@ def test_a_pause_while_the_call_is_being_recorded_keeps_the_command_from_being_c
         assert site.attempts()[0].ran_unix_s is not None, "it counts as the machine of its day"
 
     async def before(site: ReplacedSite) -> None:
-        record = site.access.record
+        async def pause() -> None:
+            await site.command(action="pause")
+            await site.until(lambda: site.pool.cycle is not None and site.pool.cycle.paused, "the pause")
 
-        async def slowly(node: str, what: str, after: str, why: str, cause: ChangeCause, **more: Any) -> str:
-            id_ = await record(node, what, after, why, cause, **more)
-            if cause == "replacing":
-                await site.command(action="pause")
-                await site.until(lambda: site.pool.cycle is not None and site.pool.cycle.paused, "the pause")
-            return id_
-
-        monkeypatch.setattr(site.access, "record", slowly)
+        while_the_call_is_recorded(site, pause, monkeypatch)
 
     play(balancer, tmp_path, story, script(tmp_path, f"touch {ran}"), before=before)
     assert not ran.exists()
@@ -221,15 +231,11 @@ def test_the_command_is_not_called_where_lbengine_fell_silent_while_the_call_was
         assert site.changes()[-1].why == "the lbengine of this controller does not drive the pool"
 
     async def before(site: ReplacedSite) -> None:
-        record = site.access.record
+        async def fall_silent() -> None:
+            site.is_lbengine_alive = False
+            await site.until(lambda: not site.access.leads, "lbengine is silent")
 
-        async def slowly(node: str, what: str, after: str, why: str, cause: ChangeCause, **more: Any) -> str:
-            if cause == "replacing":
-                site.is_lbengine_alive = False
-                await site.until(lambda: not site.access.leads, "lbengine is silent")
-            return await record(node, what, after, why, cause, **more)
-
-        monkeypatch.setattr(site.access, "record", slowly)
+        while_the_call_is_recorded(site, fall_silent, monkeypatch)
 
     play(balancer, tmp_path, story, script(tmp_path, f"touch {ran}"), before=before)
     assert not ran.exists()
