@@ -112,11 +112,7 @@ fn main() -> Result<(), AnyError> {
     println!(
         "# Samples of the connections
 
-Written by `make bench-sampling`. The same traffic, read whole and in samples of its connections: {SEEDS} samples of each
-share, each with another seed. `off` is how far the mean over all samples is from what the whole traffic tells, with the
-standard error of that mean: without bias it is zero within some errors. `one` is the standard deviation of one sample,
-and `told` the standard error that the sample itself gives (`traffic.rps_error`), averaged. All in percent, but in the
-first row of each kind.
+Do samples of the connections tell what all connections would?
 
 | traffic | share | exchanges off | one | told | mean time off | one | p95 off | one |
 |---|---|---|---|---|---|---|---|---|"
@@ -128,9 +124,16 @@ first row of each kind.
     rows("the captures", &Source::Captures(captures))?;
     println!(
         "
-Few connections are no sample: with 20 of them one sample is off by half and more, and its own error is of little use.
-So the share is halved only while at least {} connections with exchanges are left a second, three times over.
-The mean time and p95 are ratios within a sample, which are off by a little where it has few connections.",
+*Off*: how far the mean over all samples is from what the whole traffic tells, with the standard error of that mean.
+Without bias it is zero within some errors. *One*: the standard deviation of one sample. *Told*: the standard error that
+the sample itself gives (`traffic.rps_error`), averaged. All in percent, but in the first row of each kind.
+
+- Few connections are no sample: with 20 of them one sample is off by half and more, and its own error is of little use.
+  So the share is halved only while at least {} connections with exchanges are left a second, three times over.
+- The mean time and p95 are ratios within a sample, which are off by a little where it has few connections.
+
+`make bench-sampling` wrote this: the same traffic, read whole and in samples of its connections, {SEEDS} samples of
+each share, each with another seed.",
         slackwater_sniffer::LEAST_CONNECTIONS
     );
     Ok(())
