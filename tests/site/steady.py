@@ -47,6 +47,7 @@ FEW_FALLS = 2
 GOAL = 0.95
 """Share of the episodes with at most one fall and one rise."""
 
+
 class Row(msgspec.Struct, frozen=True):
     """One episode of the plan, and what came of it."""
 
