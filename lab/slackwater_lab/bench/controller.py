@@ -108,9 +108,9 @@ def bench(report: Report, options: argparse.Namespace) -> None:
             (name, 100 * (after[name].cpu_s - before[name].cpu_s) / seconds, *memory_mib(pid))
             for name, pid in pids.items()
         ]
-    report.add(
+    report.note(
         f"{options.nodes} nodes in calm, {options.per_second:g} Samples a second from each, {seconds:.0f} s after "
-        f"{options.warm:g} s of warming up.\n"
+        f"{options.warm:g} s of warming up."
     )
     _, *columns = zip(*rows, strict=True)
     cpu, resident, proportional = map(sum, columns)

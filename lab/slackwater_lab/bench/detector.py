@@ -294,12 +294,12 @@ def tables(report: Report, by_nodes: dict[int, list[Result]], options: argparse.
             f" at first and each {PACE.lasting_s * 1e3:g} ms later"
         )
         loud = f"{EPISODE_S / CYCLE_S:.0%} of the nodes are in an episode at any time, each for {EPISODE_S:g} s"
-    report.add(
+    report.note(
         f"{pace} ({TEMPLATE.name} with moving numbers, {len(bodies(1, False)[0])} bytes), judged every"
         f" {options.tick * 1e3:g} ms by {model.name}; {options.warm:g} s of Samples"
-        f" before, not timed, then {options.rounds} rounds of {options.seconds:g} s. {loud}.\n"
-        "\nMedians of the rounds (range):\n"
+        f" before, not timed, then {options.rounds} rounds of {options.seconds:g} s. {loud}."
     )
+    report.add("Medians of the rounds (range):\n")
     rows = []
     for nodes, results in by_nodes.items():
         cells = [
@@ -358,8 +358,8 @@ def bench(report: Report, options: argparse.Namespace) -> None:
     tables(report, {nodes: measured(nodes, options, model, clock) for nodes in options.nodes}, options, model)
     if options.hour:
         hour(report, options, model)
-    report.add(
-        f"\nFrom the arrival of a Sample to its encoded Verdict, on one core, with the baselines encoded for the disk."
+    report.note(
+        f"From the arrival of a Sample to its encoded Verdict, on one core, with the baselines encoded for the disk."
         f" A core busy 100% falls behind without end: the times then show how long it ran. Timed by "
         f"{'the wall' if options.wall else 'the time on the core'}. The bus and its client are not in it. numpy "
         f"{np.__version__}, msgspec {msgspec.__version__}."

@@ -38,10 +38,16 @@ class Report:
     """Lines of Markdown, printed as they come."""
 
     lines: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Paragraphs of how it was measured, with which the report ends."""
 
     def add(self, text: str = "") -> None:
         print(text, flush=True)
         self.lines.append(text)
+
+    def note(self, text: str) -> None:
+        """A paragraph of how it was measured."""
+        self.notes.append(text)
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A Markdown table; a title without text is allowed."""
@@ -92,7 +98,7 @@ def run(
     table: Mapping[str, Option],
     body: Callable[[Report, argparse.Namespace], None],
 ) -> int:
-    """Runs a benchmark: its report begins with title, machine and command; `--write FILE` also writes it to a file.
+    """Runs a benchmark: its report ends with machine and command; `--write FILE` also writes it to a file.
 
     Gives the exit status.
     """
@@ -101,8 +107,9 @@ def run(
     report = Report()
     command = shlex.join(["python", "-m", f"slackwater_lab.bench.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
     report.add(f"# {title}\n")
-    report.add(f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}; commit {commit() or 'unknown'}; `{command}`.\n")
-    report.add(f"Machine: {machine()}.\n")
+    began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    report.note(f"{began}; commit {commit() or 'unknown'}; `{command}`.")
+    report.note(f"Machine: {machine()}.")
     try:
         # The first process of a PID namespace would ignore both.
         with handlers(signal.default_int_handler, signal.SIGINT, signal.SIGTERM):
@@ -113,8 +120,11 @@ def run(
     except KeyboardInterrupt:
         print("stopped before the end", file=sys.stderr)
         return 130
+    report.add("\n## How it was measured\n")
+    report.add("\n\n".join(report.notes))
     if asked.write:
-        asked.write.write_text("\n".join(report.lines) + "\n", encoding="utf-8")
+        text = re.sub(r"\n{3,}", "\n\n", "\n".join(report.lines))
+        asked.write.write_text(text + "\n", encoding="utf-8")
     return 0
 
 

@@ -229,10 +229,6 @@ def side_by_side(report: Report, site: Stage, rounds: int, seconds: float, rate:
     """Each program alone, one after the other in each round."""
     title = f"{rate:,} requests/s" if rate else "Without traffic"
     report.add(f"\n## {title}\n")
-    if rate:
-        report.add(f"`oha -q {rate} -c {CONNECTIONS}` on Apache's static page of a kilobyte, through the sniffer.\n")
-    else:
-        report.add("The monitor after a minute of that: its canary then runs once a second.\n")
     costs: dict[str, list[Cost]] = {name: [] for name in PROGRAMS}
     rates: list[float] = []
     for _ in range(rounds):
@@ -264,7 +260,10 @@ def side_by_side(report: Report, site: Stage, rounds: int, seconds: float, rate:
     ]
     heads = ("", "CPU, % of one core", "resident, MiB", "proportional, MiB", "wake-ups/s", "CPU to node_exporter's")
     report.table(heads, rows)
-    report.add(f"\nThe monitors saw {spread(rates, ',.0f')} requests/s.")
+    how = "The monitor after a minute without traffic: its canary then runs once a second."
+    if rate:
+        how = f"`oha -q {rate} -c {CONNECTIONS}` on Apache's static page of a kilobyte, through the sniffer."
+    report.add(f"\n{how} The monitors saw {spread(rates, ',.0f')} requests/s.")
 
 
 def bytes_per_sample(report: Report, site: Stage) -> None:
@@ -302,17 +301,15 @@ def effect(report: Report, site: Stage, rounds: int, seconds: float, rate: int) 
     change = statistics.median(pairs)
     noise = statistics.median(abs(before - after) for before, after in itertools.pairwise(p99[False]))
     low, high = quantile_test(pairs).confidence_interval(CONFIDENCE)
-    report.add(
-        f"\n## The web server's own p99\n\n`oha -z {seconds:.0f}s -q {rate} -c {CONNECTIONS} --latency-correction`"
-        f" (open loop), {rounds} rounds with the monitor by event and without, in random order.\n"
-    )
+    report.add("\n## The web server's own p99\n")
     heads = ("p99 without, ms", "with, ms", "difference of each round, ms")
     report.table(heads, [(spread(p99[False]), spread(p99[True]), spread(pairs, "+.3f"))])
     verdict = "within" if abs(change) <= noise else "beyond"
     report.add(
         f"\nThe median difference, {change:+.3f} ms, lies between {low:+.3f} and {high:+.3f} ms with {CONFIDENCE:.0%}"
         f" confidence at least (sign test). It is {verdict} the noise: a run without the monitor differs from the next"
-        f" one by {noise:.3f} ms (median)."
+        f" one by {noise:.3f} ms (median).\n\n`oha -z {seconds:.0f}s -q {rate} -c {CONNECTIONS} --latency-correction`"
+        f" (open loop), {rounds} rounds with the monitor by event and without, in random order."
     )
 
 
@@ -349,7 +346,7 @@ def bench(report: Report, options: argparse.Namespace) -> None:
     with scratch() as folder, stage(folder) as site:
         start_server(site)
         start_bus(site)
-        report.add(
+        report.note(
             f"All take their figures every {PERIOD_S} s: `slackwater-monitor run` (canary,"
             " capture, page) with `pace.by_event = false`, `prometheus-node-exporter` fetched that often over HTTP,"
             " `collectd -f` with"

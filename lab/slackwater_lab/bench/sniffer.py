@@ -34,7 +34,7 @@ def offline(report: Report, site: Stage, packets: int, rounds: int) -> CaptureFi
     """Reads both captures with everything, on one core."""
     core = str(max(os.sched_getaffinity(0)))
     pinned = ["taskset", "-c", core]
-    report.add(f"\n## Files\n\nOne pinned core (`taskset -c {core}`), warm cache, medians of {rounds} (range).\n")
+    report.add("\n## Files\n")
     kept: CaptureFile | None = None
     exchanges, rows = [], []
     for name, options in (("keep-alive", ("-c", "32")), ("short-connection", ("-c", "32", "--disable-keepalive"))):
@@ -64,7 +64,8 @@ def offline(report: Report, site: Stage, packets: int, rounds: int) -> CaptureFi
     heads = ("tcpdump, s", "sniffer, s", "times tcpdump", "million packets/s", "tshark, packets/s", "times tshark")
     report.table(("file", "packets", "MiB", *heads, "sniffer's peak, MiB", "doubled, MiB"), rows)
     report.add(
-        "\nCommands: `tcpdump -r FILE -w /dev/null`, `slackwater-sniffer read FILE --port 80 --json`, "
+        f"\nOne pinned core (`taskset -c {core}`), warm cache, medians of {rounds} (range). "
+        "Commands: `tcpdump -r FILE -w /dev/null`, `slackwater-sniffer read FILE --port 80 --json`, "
         f"`tshark -n -r PART -Y http.time -T fields -e http.time` (the first {TSHARK_PACKETS:,} packets, median "
         f"of 3). {'; '.join(exchanges)}."
     )
@@ -116,14 +117,14 @@ def replay(report: Report, site: Stage, file: CaptureFile, rounds: int, seconds:
         drops.append(number(summary, "drops"))
         seen.append(float(count))
         costs.append(usage.cpu_s / count * 1e6)
-    report.add(
-        f"\n## Live: replay on a veth pair\n\n"
-        f"`lab/slackwater_lab/bench/packet_sender.py wire0 FILE --packets {packets} --pps "
-        f"{REPLAY_PPS}` with the keep-alive capture on one core, `slackwater-sniffer live --buffer-mib 64` on another; "
-        f"{rounds} rounds. The kernel copies packets into the sniffer's ring in the sender's time.\n"
-    )
+    report.add("\n## Live: replay on a veth pair\n")
     heads = ("packets/s sent", "packets seen", "dropped", "sniffer's CPU, microseconds a packet")
     report.table(heads, [(spread(rates, ",.0f"), spread(seen, ",.0f"), drops, spread(costs))])
+    report.add(
+        f"\n`lab/slackwater_lab/bench/packet_sender.py wire0 FILE --packets {packets} --pps "
+        f"{REPLAY_PPS}` with the keep-alive capture on one core, `slackwater-sniffer live --buffer-mib 64` on another; "
+        f"{rounds} rounds. The kernel copies packets into the sniffer's ring in the sender's time."
+    )
 
 
 def real(report: Report, site: Stage, rounds: int, seconds: int) -> None:
@@ -140,13 +141,14 @@ def real(report: Report, site: Stage, rounds: int, seconds: int) -> None:
         exchanges.append(number(summary, "exchanges"))
         costs.append(usage.cpu_s / number(summary, "packets") * 1e6)
     losses = [100 * (1 - w / o) for o, w in zip(without, with_sniffer, strict=True)]
-    report.add(
-        f"\n## Live: real requests\n\nApache serves a static page to `oha -z {seconds}s -c 32` (closed loop, as many"
-        f" as it can: both and the sniffer share all cores); {rounds} rounds, without and with the sniffer.\n"
-    )
+    report.add("\n## Live: real requests\n")
     heads = ("requests/s without", "with", "lost, %", "dropped", "exchanges seen", "CPU, microseconds a packet")
     counts = [spread(values, ",.0f") for values in (without, with_sniffer, exchanges)]
     report.table(heads, [(*counts[:2], spread(losses, ".1f"), drops, counts[2], spread(costs))])
+    report.add(
+        f"\nApache serves a static page to `oha -z {seconds}s -c 32` (closed loop, as many as it can: both and the"
+        f" sniffer share all cores); {rounds} rounds, without and with the sniffer."
+    )
 
 
 def accuracy(report: Report, site: Stage, rounds: int, seconds: int, rate: int) -> None:
@@ -155,13 +157,7 @@ def accuracy(report: Report, site: Stage, rounds: int, seconds: int, rate: int) 
     pin(site, cores[-1])
     load = ("-z", f"{seconds}s", "-q", str(rate), "-c", "32", "--wait-ongoing-requests-after-deadline")
     starts = {"sent": (), "due": ("--latency-correction",)}
-    report.add(
-        f"\n## Accuracy\n\n`oha -z {seconds}s -q {rate} -c 32` on a PHP page that computes 1 to 3 ms and waits 10 to "
-        f"90 ms, as one that asks a database: some {rate * 0.052:.0f} of 32 connections are busy, so no request waits "
-        f"for one (open loop, unsaturated). oha has core {cores[0]} for itself, the server and the sniffer core "
-        f"{cores[-1]}. oha counts from the moment at which it sent a request, or with `--latency-correction` from the "
-        f"moment at which it was due; {rounds} rounds of each, in turns, {seconds * rate:,} requests a round.\n"
-    )
+    report.add("\n## Accuracy\n")
     rows = []
     off: dict[tuple[str, str], list[float]] = {(start, name): [] for start in starts for name in ("p95", "p99")}
     for index in range(rounds):
@@ -187,6 +183,13 @@ def accuracy(report: Report, site: Stage, rounds: int, seconds: int, rate: int) 
         "at the server. What oha has more is its own: from the call that sends to the wire, and from the wire until it "
         "is woken up for the answer; from when it was due also how late its timer is. These are times, not shares: "
         "on a page that takes a tenth of the time they are ten times as many percent."
+    )
+    report.add(
+        f"\n`oha -z {seconds}s -q {rate} -c 32` on a PHP page that computes 1 to 3 ms and waits 10 to "
+        f"90 ms, as one that asks a database: some {rate * 0.052:.0f} of 32 connections are busy, so no request waits "
+        f"for one (open loop, unsaturated). oha has core {cores[0]} for itself, the server and the sniffer core "
+        f"{cores[-1]}. oha counts from the moment at which it sent a request, or with `--latency-correction` from the "
+        f"moment at which it was due; {rounds} rounds of each, in turns, {seconds * rate:,} requests a round."
     )
 
 

@@ -352,9 +352,9 @@ OPTIONS = {
 
 
 def bench(report: Report, options: argparse.Namespace) -> None:
-    report.add(
+    report.note(
         "A made-up journal: every server sends Samples five times a second while it is measured, and the journal is"
-        " written twice a second. The writer's CPU does not count; the web server's is its process's, from /proc.\n"
+        " written twice a second. The writer's CPU does not count; the web server's is its process's, from /proc."
     )
     with scratch() as temporary:
         folder, port = options.folder or temporary, 18099
