@@ -141,7 +141,7 @@ class Snapshot:
     def describe_not_reached(self, servers: Collection[str]) -> str:
         """`not_reached` as a sentence about restoring the baseline weights."""
         why = "; ".join(self.not_reached(servers))
-        return f"left out: {why}; the others have their baseline weights, and the stored baseline is kept"
+        return f"not everything is restored: {why}; the other servers have their baseline weights, and the stored baseline is kept"
 
 
 class Balancer(abc.ABC):

@@ -54,7 +54,7 @@ def check_servers(
             f" weight or hardly any{comes_up}; give servers {FINE_BASELINE} or more, as much as their sizes call for"
         )
     if away := ", ".join(f"{server.name} ({server.condition})" for server in active if not server.available):
-        warnings.append(f"{where}: {away} left alone as long as it takes no requests")
+        warnings.append(f"{where}: left alone until requests go there again: {away}")
     nothing = [server for server in active if server.available and weights[server.name] == 0]
     if nothing:
         is_left = "has weight 0 and is left alone until it is given one"

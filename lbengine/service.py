@@ -236,7 +236,12 @@ class Driver:
         try:
             bucket = await bus.bucket(BUCKET)
         except NoStoreError as error:
-            log.warning("pool %s: %s; only the lock of this host keeps a second lbengine off", self.pool.name, error)
+            log.warning(
+                "pool %s: %s; without that store nothing stops a controller on another host from setting the same weights (on"
+                " this host a lock does)",
+                self.pool.name,
+                error,
+            )
             self.engine.may_lower = lambda: True
             return None
         ownership = Ownership(

@@ -39,8 +39,8 @@ HALF = 0.5
 """A server is not slow by itself where each other one has this part of its queue."""
 LEAST_QUEUE = 0.5
 """A queue shorter than this, in requests, is within the noise of the looks."""
-NOT_SLOW = "it seemed slow as others are, but its requests are answered as in calm"
-ALONE = "it seemed slow as others are, but its requests wait and those of others do not"
+NOT_SLOW = "it seemed to be slow together with the others, but its requests are answered as in calm"
+ALONE = "it seemed to be slow together with the others, but only its own requests wait"
 
 
 def have_queues(server: str, queues: Mapping[str, float]) -> bool:

@@ -130,10 +130,10 @@ def _slow_alone(reason: Reason) -> Words:
     seen, state = _seen(reason), _state(reason)
     if reason.others_filled is not None:
         full = f"another server would be {reason.others_filled:.0%} full otherwise"
-        return f"{state}: {seen}; it gets no less, since {full}", (state, "it gets no less", full)
+        return f"{state}: {seen}; its weight goes no lower, since {full}", (state, "its weight goes no lower", full)
     if reason.others_wait:
         wait = "more requests wait at the others than at it"
-        return f"{state}: {seen}; it gets no less, since {wait}", (state, "it gets no less", wait)
+        return f"{state}: {seen}; its weight goes no lower, since {wait}", (state, "its weight goes no lower", wait)
     if reason.share is None:
         stays = "its weight stays until it is surely calm"
         return f"{state}: {seen}; {stays}", (state, stays)
@@ -157,7 +157,7 @@ def _share(share: Share, severity: float) -> str:
         missing = "the pool's rate is not known" if share.basis == "no_rate" else "no server's capacity is known"
         return f"{missing}, so it keeps {1.0 - severity:.0%} of its weight{kept}"
     if share.weight == 0:
-        return f"the others can carry all {share.total_rps:.0f} requests/s"
+        return f"it gets no requests: the others can carry all {share.total_rps:.0f} requests/s"
     return (
         f"it gets {share.rps:.0f} of {share.total_rps:.0f} requests/s, as it can answer {share.capacity_rps:.0f}, and"
         f" the others {share.others_rps:.0f}{kept}"
@@ -176,7 +176,7 @@ def _drained(reason: Reason, pool: PoolSettings) -> Words:
     if reason.keeps == 0:
         return _same(reason.request)
     below = f"below {pool.u_threshold:.0%} of their capacity"
-    return f"{reason.request}; it keeps {reason.keeps}, which the others cannot carry {below}", (reason.request,)
+    return f"{reason.request}; it keeps weight {reason.keeps}: with that load too the others would not stay {below}", (reason.request,)
 
 
 def _warning(reason: Reason, pool: PoolSettings) -> str:
@@ -190,5 +190,5 @@ def _capacity(full: Full | None) -> str:
         return "calm"
     weight = f"so its weight in calm is {full.weight} instead of {full.baseline}"
     if full.carries is None:
-        return f"it carries less for its weight than other servers did, {weight}"
-    return f"it carries {full.carries:.2f} of what {full.strongest} carries for its weight, {weight}"
+        return f"it carries less per unit of weight than other servers did, {weight}"
+    return f"it carries {full.carries:.2f} of what {full.strongest} carries per unit of weight, {weight}"

@@ -60,7 +60,7 @@ def admit(
     reduce = frozenset(server for server in slow if server in reduced or server not in waiting)
     lost = frozenset(server for server in reduce if states[server] == "errors")
     if "all_slow" in states.values():
-        return Admission(lost, "all servers are slow alike, so it is no neighbour")
+        return Admission(lost, "all servers are slow together, so no neighbour is the cause")
     for server, share in (failing or {}).items():
         if server not in reduce or server in held:
             return Admission(lost, fails=f"{server} fails {share:.0%} of its requests")

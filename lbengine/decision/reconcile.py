@@ -73,7 +73,7 @@ def reconcile(state: PoolState, view: PoolView, pool: PoolSettings) -> tuple[Poo
 def _remarks(state: PoolState, snapshot: Snapshot, restarted: bool, pool: PoolSettings) -> list[str]:
     remarks, last = [], state.last
     if snapshot.returned:
-        remarks.append("one that was left out answers again")
+        remarks.append("a part of the balancer that did not answer is back")
     elif restarted and last is not None and len(snapshot.absent) <= len(last.absent):
         pids = f" (pid {last.pid} -> {snapshot.pid})" if snapshot.pid != last.pid else ""
         remarks.append(f"{pool.title} was reloaded or started anew{pids}")

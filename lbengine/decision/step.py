@@ -51,7 +51,7 @@ class Actions:
 def step(state: PoolState, view: PoolView, pool: PoolSettings, settings: LbengineSettings) -> tuple[PoolState, Actions]:
     """The actions of a turn, and the state once they are carried out. Not for the phase `standby`."""
     restarted = view.snapshot.restarted_since(state.last)
-    lost = f"{pool.title} {'was reloaded or started anew' if restarted else 'was set back by the lbengine before'}"
+    lost = f"{pool.title} {'was reloaded or restarted' if restarted else 'was set back by the previous lbengine'}"
     state, findings = reconcile(state, view, pool)
     otherwise = state
     restore: tuple[Mapping[str, tuple[int, int]], Mapping[str, tuple[int, int]]] = {}, {}
@@ -105,7 +105,7 @@ def _weights(
         why, cause = decision.why, decision.cause
         sent_again = before != believed[name].weight
         if sent_again:
-            why = f"{lost} and shows {before}; {after} is sent again, as it is wanted: {why}"
+            why = f"{lost} and shows {before}; {after} is set again: {why}"
         wanted.append(WantedValue("weight", name, before, after, why, "sent_again" if sent_again else cause))
     return wanted
 

@@ -76,7 +76,12 @@ class Ownership:
             try:
                 self._thread.wait_for(self._keep(baseline), KEPT_WITHIN_S)
             except (BusError, TimeoutError) as error:
-                log.warning("pool %s: the baseline is on disk, but not with the lease: %s", self.pool.name, error)
+                log.warning(
+                    "pool %s: the baseline weights are stored on this host, but not on the bus, where another controller"
+                    " would need them to take over: %s",
+                    self.pool.name,
+                    error,
+                )
 
         store = self.engine.store
         self.lease.hold(store.load(), self.engine.paused, store.id)
@@ -130,7 +135,11 @@ class Ownership:
             if stood_by:
                 self._taken_over(lease.heard_s)
         else:
-            log.warning("pool %s: the lease cannot be renewed; weights only return to the baseline", self.pool.name)
+            log.warning(
+                "pool %s: no weight is lowered until the lease (the right to drive the balancer) is renewed; weights may still"
+                " return to the baseline",
+                self.pool.name,
+            )
 
     async def _keep(self, baseline: Mapping[str, Baseline] | None) -> None:
         await self.lease.keep(baseline, self.engine.paused, self.engine.store.id)

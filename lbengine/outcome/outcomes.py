@@ -188,4 +188,4 @@ def _describe(move: Move, after_s: float, p95_ms: float | None, share: float | N
         parts = [f"p95 {first.rt_p95_ms:.1f} -> {p95_ms:.1f} ms{expected}"]
     if move.share is not None and share is not None:
         parts.append(f"its share of the requests {move.share:.0%} -> {share:.0%}")
-    return f"{', '.join(parts)}: {after_s:.0f} s after the weight {first.before} -> {move.last.after}"
+    return f"{', '.join(parts)}: {after_s:.0f} s after the weight went from {first.before} to {move.last.after}"

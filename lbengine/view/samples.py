@@ -13,7 +13,7 @@ from slackwater.lbengine.view.packets import SnifferLine, SnifferRoute
 NO_MONITOR = "the node has no monitor: what is known of it is what its balancer sees"
 SECTIONS = ("cpu", "sched", "pressure", "counters")
 OTHER_PROTOCOL = (
-    "its answers are no HTTP/1, so no packet tells their times: as with HTTP/2, or TLS that the balancer passes on"
+    "its answers are not HTTP/1 (HTTP/2, or TLS that the balancer passes through?), so packets do not show their times"
 )
 UNSEEN = ("traffic", "traffic.rps", "traffic.rt_p95_ms", "traffic.times")
 """The values that a Sample lacks while nothing is known of its server's requests."""

@@ -61,7 +61,10 @@ fn remedy(cause: AbsenceCause) -> Option<String> {
         AbsenceCause::NoCapture => {
             "name the interface that requests come in by: sniffer.interface (`ip link` lists them)"
         }
-        AbsenceCause::OtherProtocol => "`unknown` times turns, also of TLS; then: systemctl restart slackwater-monitor",
+        AbsenceCause::OtherProtocol => {
+            "`unknown` measures turns (bytes of the client, then of the server) without reading them, so over TLS too; \
+             when it is written: systemctl restart slackwater-monitor"
+        }
         AbsenceCause::NoLibpfm => "apt-get install libpfm4, then start the monitor again",
         AbsenceCause::NoHardwareCounters => {
             "ask the hypervisor for a virtual PMU (KVM: host CPU model with pmu=on); without it the canary measures"

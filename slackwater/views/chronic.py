@@ -163,7 +163,8 @@ def _why(machine: Machine, settings: ReplaceSettings, days: int) -> str:
         return f"{cost}{requests}; there is no other machine to compare it with"
     peers = f"{cost}, its peers {machine.peers_lost_share or 0.0:.1%}{requests}"
     if machine.advice == "too_few_days":
-        return f"{peers}; it is replaced from {settings.chronic_days} such days on"
+        return f"{peers}; replacing it pays from {settings.chronic_days} such days on"
     if machine.advice == "too_little":
-        return f"{peers}; it is replaced from {settings.least_lost_share:.1%} more than its peers on"
+        points = 100 * settings.least_lost_share
+        return f"{peers}; replacing it pays if it lost {points:.1f} percentage points more than its peers"
     return f"{peers}: replace this machine"

@@ -25,7 +25,7 @@ def evenness(cycle: Cycle | None) -> str:
         return f"{are}; other weights would gain nothing"
     weakest = min(servers, key=lambda server: server.carries or 1.0)
     strongest = max(servers, key=lambda server: server.carries or 0.0)
-    weigh = "" if len({server.baseline for server in servers}) == 1 else " for its weight"
+    weigh = "" if len({server.baseline for server in servers}) == 1 else " per unit of weight"
     carries = f"{weakest.server} carries {weakest.carries or 0.0:.2f} of what {strongest.server} carries{weigh}"
     if even.outcome == "by_itself":
         filled = f"the fullest server is at {even.fullest:.0%}, and the mean is {even.mean or 0.0:.0%}"

@@ -48,7 +48,7 @@ UNKNOWN: dict[Unknown, str] = {
     "no_samples": "no response times of that time are in the journal",
     "no_calm": "no requests were measured in the calm before it, and the pool has no `target_p95_ms`",
     "no_prediction": "lbengine recorded no prediction; it needs each server's capacity and response times",
-    "acted": "weights were changed, so that what users felt is no longer what they would have felt",
+    "acted": "weights were changed, so what users would have felt without that was not measured",
     "weights_set_nothing": "under this balance algorithm weights set nothing",
 }
 """Why a figure is not known."""

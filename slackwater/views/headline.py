@@ -122,7 +122,7 @@ def _no_neighbour(as_in_calm: Sequence[str]) -> str:
         return "no neighbour is found"
     *most, last = as_in_calm
     resources, verb = (f"{', '.join(most)} and {last}", "are") if most else (last, "is")
-    return f"it is no neighbour: its {resources} {verb} as in calm"
+    return f"no neighbour is the cause: its {resources} {verb} as in calm"
 
 
 def _of_100(share: float) -> str:

@@ -42,7 +42,7 @@ KNOBS_FRESH_S = 20.0
 FORGET_AFTER_S = 60.0
 """A node that is no server of the balancer is listed while its last Sample is younger than this."""
 
-OUTAGES: dict[CycleOutage, str] = {"no_answer": "does not answer", "refused": "refuses what is asked of it"}
+OUTAGES: dict[CycleOutage, str] = {"no_answer": "has not answered", "refused": "has refused commands"}
 _STATE_OF_CAUSE: dict[DecisionCause, State] = {
     "interference": "interference",
     "slow": "slow",
@@ -307,7 +307,7 @@ def _headline(rows: list[Row], cycle: Cycle | None, title: str, silence: str, no
 
 def without_controller(view: PoolStatus, shown: Mapping[str, ShownServer] | str) -> PoolStatus:
     """The view when the controller does not run, with what the balancer shows now, or in words why it shows nothing."""
-    since = "" if view.weights_unix_s is None else f" since {clock(view.weights_unix_s)}"
+    since = "" if view.weights_unix_s is None else f" (last sign of it: {clock(view.weights_unix_s)})"
     view.running, view.state = False, "unknown"
     if isinstance(shown, str):
         view.headline = f"The controller does not run{since}, and {view.balancer} does not answer: {shown}"

@@ -51,12 +51,12 @@ _WORDS: dict[Kind, _Words] = {
     ),
     "no_answer": _Words(
         "broken",
-        "{balancer} does not answer since {since}, so weights of {pools} are neither known nor set.",
+        "{balancer} has not answered since {since}, so the weights of {pools} can be neither read nor set.",
         "look at {balancer} on its host; all else follows by itself when it answers.",
     ),
     "refused": _Words(
         "broken",
-        "{balancer} refuses what is asked of it since {since}, so weights of {pools} are not set.",
+        "{balancer} has refused commands since {since}, so the weights of {pools} cannot be set.",
         "`slackwater check`, which says what it lacks; weights are tried again by themselves.",
     ),
     "silent": _Words(

@@ -116,7 +116,9 @@ def test_an_episode_begins_when_the_evidence_reaches_the_threshold() -> None:
     status = run.step("interference")
     assert (status.state, status.began, status.episode) == ("interference", True, 1)
     ratios = EVIDENCE.ratios
-    assert status.why == f"the evidence is {2 * ratios[STRONG] + ratios[0]:.1f}, and an episode begins at 12.0"
+    assert status.why == (
+        f"an episode begins: the evidence for a neighbour is {2 * ratios[STRONG] + ratios[0]:.1f}, and 12.0 is enough"
+    )
     assert status.since_unix_s == 1000.0 + run.now_s
 
 

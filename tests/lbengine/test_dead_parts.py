@@ -50,7 +50,7 @@ def test_a_dead_haproxy_is_said_to_be_silent_since_when_and_the_controller_is_no
     assert (view.outage, view.stale, view.state) == ("no_answer", False, "unknown")
     assert view.outage_since_unix_s is not None
     since = clock(view.outage_since_unix_s)
-    assert view.headline.startswith(f"HAProxy does not answer since {since} (")
+    assert view.headline.startswith(f"HAProxy has not answered since {since} (")
     assert "expected" in view.headline, "it says why"
     assert [(row.node, row.weight, row.baseline) for row in view.rows] == [
         (name, None, 100) for name in ("host1", "host2", "host3")
@@ -58,7 +58,7 @@ def test_a_dead_haproxy_is_said_to_be_silent_since_when_and_the_controller_is_no
     stands = standing([view])
     assert stands.state == "broken"
     assert stands.sentence == (
-        f"HAProxy does not answer since {since}, so weights of pool web are neither known nor set."
+        f"HAProxy has not answered since {since}, so the weights of pool web can be neither read nor set."
     )
     assert stands.todo == "look at HAProxy on its host; all else follows by itself when it answers."
 
@@ -69,9 +69,9 @@ def test_a_haproxy_that_refuses_is_not_said_to_be_silent(site: DrivenHAProxy) ->
     with pytest.raises(BalancerError):
         site.cycle()
     view = shown(site)
-    assert view.headline.startswith("HAProxy refuses what is asked of it since ")
+    assert view.headline.startswith("HAProxy has refused commands since ")
     assert "no such backend" in view.headline
-    assert standing([view]).sentence.startswith("HAProxy refuses what is asked of it since ")
+    assert standing([view]).sentence.startswith("HAProxy has refused commands since ")
 
 
 def run(*arguments: str) -> Result:
@@ -100,7 +100,7 @@ def dead_controller(site: DrivenHAProxy, bus: str = "") -> str:
 def test_status_of_a_dead_controller_says_so_and_shows_what_haproxy_shows(site: DrivenHAProxy) -> None:
     config = dead_controller(site)
     printed = status(config)
-    assert "The controller does not run since " in printed
+    assert "The controller does not run (last sign of it: " in printed
     assert "HAProxy shows the weights host1 100, host2 100, host3 100" in printed
     assert "broken: The controller does not run: nothing is watched or changed in pool web." in printed
     assert "To do: `systemctl start slackwater-controller`." in printed
@@ -117,7 +117,7 @@ def test_status_when_both_are_dead_says_so(site: DrivenHAProxy) -> None:
     config = dead_controller(site)
     site.balancer.stop()
     printed = status(config)
-    assert "The controller does not run since " in printed
+    assert "The controller does not run (last sign of it: " in printed
     assert "and HAProxy does not answer: " in printed
 
 

@@ -388,7 +388,7 @@ def test_where_the_others_are_just_too_full_a_slow_server_gets_no_more_than_they
     after = turn(Position(0, moved_s=NOW_S - 1.0), balance="roundrobin", total_rps=560.0)
     assert 0 < after.position.weight < 50
     assert after.position.least == after.position.weight
-    assert after.short[:2] == ("interference", "it gets no less")
+    assert after.short[:2] == ("interference", "its weight goes no lower")
 
 
 def test_a_peak_gives_back_no_more_than_the_others_cannot_carry() -> None:

@@ -58,7 +58,7 @@ def test_failing_servers_are_bounded_by_the_guard_and_by_the_room_of_the_others(
     assert weights_in(failing_pool(3)) != [0, 0, 0]
     full = failing_pool(1, total_rps=700.0)
     assert 0 < full.servers["host0"].position.weight < 100
-    assert "it gets no less" in full.servers["host0"].why
+    assert "its weight goes no lower" in full.servers["host0"].why
 
 
 def test_a_cause_that_is_switched_off_is_shown_and_moves_nothing() -> None:

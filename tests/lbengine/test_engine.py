@@ -69,7 +69,7 @@ def test_each_change_is_recorded_with_before_after_and_why(site: DrivenHAProxy) 
     site.cycle(host1="interference")
     (change,) = site.changes()
     assert (change.what, change.target, change.before, change.after) == ("weight", "host1", 100, 0)
-    assert change.why == "interference: run delay 14.2x; the others can carry all 240 requests/s"
+    assert change.why == "interference: run delay 14.2x; it gets no requests: the others can carry all 240 requests/s"
     assert (change.by, change.applied) == ("lbengine", True)
     assert [message for message in site.engine.outbox if isinstance(message, Change)] == [change]
 
@@ -602,7 +602,7 @@ def test_a_change_shows_what_p95_was_and_is_predicted_to_be_and_later_what_came_
     assert isinstance(follow.after, float)
     assert follow.after == pytest.approx(4.2, rel=0.05)
     assert re.match(r"p95 \d+\.\d -> 4\.\d ms \(expected \d+\.\d\)", follow.why)
-    assert follow.why.endswith(", its share of the requests 33% -> 0%: 10 s after the weight 100 -> 0")
+    assert follow.why.endswith(", its share of the requests 33% -> 0%: 10 s after the weight went from 100 to 0")
 
 
 def test_a_move_that_is_cut_short_is_reported_when_it_ends(site: DrivenHAProxy) -> None:

@@ -240,7 +240,7 @@ def test_weights_take_a_tenth_of_the_baseline_a_step_and_the_reason_has_the_numb
     decision = actions.decisions.servers["web3"]
     assert (
         decision.why
-        == "it carries 0.60 of what web1 carries for its weight, so its weight in calm is 90 instead of 100"
+        == "it carries 0.60 of what web1 carries per unit of weight, so its weight in calm is 90 instead of 100"
     )
     site.run(STEP_S)
     assert site.shown == {"web1": 100, "web2": 80, "web3": 80}

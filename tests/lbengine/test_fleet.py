@@ -236,7 +236,7 @@ def driven(two: Two, tmp_path: Path) -> Iterator[Driven]:
 def test_one_that_is_stuck_at_the_end_is_put_back_by_the_next_restore(driven: Driven, stuck: int) -> None:
     members = driven.two.members
     with driven.two.stuck(stuck):
-        with pytest.raises(BalancerUnreachable, match=rf"left out: {members[stuck].socket}.*the others have their"):
+        with pytest.raises(BalancerUnreachable, match=rf"not everything is restored: {members[stuck].socket}.*the other servers have their"):
             driven.engine.stop(driven.now_s, "the end")
         assert [members[1 - stuck].weight(host) for host in HOSTS] == CALM
         assert '"weight": 100' in driven.baseline()
@@ -275,7 +275,7 @@ def test_an_engine_that_starts_while_one_is_stuck_puts_that_back_when_it_answers
         assert "left out" in remarks
         assert "started anew" not in remarks
         assert driven.unseen() == 1
-    assert "one that was left out answers again; host1 0 -> 100" in driven.cycle(after_s=ASK_AGAIN_S)
+    assert "a part of the balancer that did not answer is back; host1 0 -> 100" in driven.cycle(after_s=ASK_AGAIN_S)
     for _ in range(25):
         driven.cycle()
     assert driven.unseen() == 0

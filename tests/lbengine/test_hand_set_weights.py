@@ -136,7 +136,7 @@ def test_a_reload_during_an_episode_is_the_reason_and_why_the_weight_is_wanted_i
     site.cycle(host1="interference")
     change = site.changes()[-1]
     assert (change.target, change.before, change.cause) == ("host1", 100, "sent_again")
-    reason = f"HAProxy was reloaded or started anew and shows 100; {change.after} is sent again, as it is wanted: "
+    reason = f"HAProxy was reloaded or restarted and shows 100; {change.after} is set again: "
     assert change.why.startswith(f"{reason}interference:")
 
 

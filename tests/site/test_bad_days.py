@@ -138,7 +138,7 @@ def test_a_slow_database_of_one_server_alone_is_told_from_a_neighbour(today: Day
         headline = today.until(
             lambda: today.pool()["headline"], lambda text: "web2 is slow (1" in text, "status", within_s=90.0
         )
-        assert "and it is no neighbour: its CPU, disk and memory are as in calm" in headline
+        assert "and no neighbour is the cause: its CPU, disk and memory are as in calm" in headline
         assert headline.startswith("2 of 3 calm; web2 is slow (")
         today.shows("web2 is slow (")
         assert all(weights == BASELINE for weights in today.seen(WATCHED_S))

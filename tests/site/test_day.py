@@ -46,7 +46,7 @@ def test_act_lowers_the_weight_beside_a_neighbour_and_gives_it_back(today: Day) 
         today.is_relieved(today.webs[0])
         today.shows(BESIDE)
         today.site.reload_haproxy()
-        again = "was reloaded or started anew and shows 100; "
+        again = "was reloaded or restarted and shows 100; "
         today.until(today.log, lambda lines: any(again in line for line in lines), "log: HAProxy was reloaded")
         lowered = lambda line: line.startswith("web: weight of web1: 100 → ") and "interference: " in line  # noqa: E731
         today.until(today.log, lambda lines: any(map(lowered, lines)), "log")
@@ -79,10 +79,10 @@ def test_a_weight_set_by_hand_stays_its_persons_through_pause_resume_and_restore
 
 def test_a_dead_haproxy_is_what_is_dead(today: Day) -> None:
     today.site.haproxy.kill()
-    printed = today.until(today.status, lambda text: "HAProxy does not answer since" in text, "status")
+    printed = today.until(today.status, lambda text: "HAProxy has not answered since" in text, "status")
     assert "slackwater serve" not in printed
     assert "weights of pool web are neither known nor set" in printed
-    page = today.until(lambda: today.page("/"), lambda text: "HAProxy does not answer since" in text, "the overview")
+    page = today.until(lambda: today.page("/"), lambda text: "HAProxy has not answered since" in text, "the overview")
     assert "The controller is silent" not in page
     status, lines = today.check()
     assert status == 1

@@ -19,9 +19,9 @@ GREEN = """\
 ✓ balancer of pool web: backend `web` behind /run/haproxy/admin.sock
 ✓ controller: pid PID, dashboard http://127.0.0.1:8099
 ✓ requests of pool web: N requests/s, 0.0 errors/s
-✓ node web1 of pool web: its Samples come
-✓ node web2 of pool web: its Samples come
-✓ node web3 of pool web: its Samples come
+✓ node web1 of pool web: its measurements arrive
+✓ node web2 of pool web: its measurements arrive
+✓ node web3 of pool web: its measurements arrive
 nothing is missing
 """
 

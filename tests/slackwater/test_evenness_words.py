@@ -44,7 +44,7 @@ def test_an_uneven_pool_is_told_what_other_weights_would_gain() -> None:
 
 
 def test_weights_that_differ_are_named() -> None:
-    assert "web1 carries for its weight; " in evenness(cycle("uneven", baselines=(100, 50, 100)))
+    assert "web1 carries per unit of weight; " in evenness(cycle("uneven", baselines=(100, 50, 100)))
 
 
 def test_weights_that_are_too_small_are_said_to_be() -> None:

@@ -29,12 +29,12 @@ SEEN = [
     ([row("web1"), row("web2"), row("web3", condition="down")], "2 of 3 calm; web3 is down in HAProxy"),
     (
         [row("web1"), row("web2", **SLOW, as_in_calm=["CPU", "disk", "memory"])],
-        "1 of 2 calm; web2 is slow (155 ms, usually 9), and it is no neighbour:"
+        "1 of 2 calm; web2 is slow (155 ms, usually 9), and no neighbour is the cause:"
         " its CPU, disk and memory are as in calm",
     ),
     (
         [row("web1"), row("web2", **SLOW, as_in_calm=["CPU"])],
-        "1 of 2 calm; web2 is slow (155 ms, usually 9), and it is no neighbour: its CPU is as in calm",
+        "1 of 2 calm; web2 is slow (155 ms, usually 9), and no neighbour is the cause: its CPU is as in calm",
     ),
     ([row("web1"), row("web2", **SLOW)], "1 of 2 calm; web2 is slow (155 ms, usually 9), and no neighbour is found"),
     (

@@ -104,7 +104,7 @@ def test_what_is_written_after_a_deletion_is_found_by_everybody(
     journal.record(change("again"))
     assert kept(path) == {*BEFORE, "after", "after, by the other", "again"}
     assert {change.id for change in journal.changes()} == kept(path)
-    errors = [record for record in caplog.records if "somebody deleted" in record.getMessage()]
+    errors = [record for record in caplog.records if "was deleted while in use" in record.getMessage()]
     assert [record.levelno for record in errors] == [logging.ERROR], "once"
 
 
@@ -148,7 +148,7 @@ def test_it_is_told_while_somebody_still_reads_from_a_deleted_log(path: Path, jo
         reader.stdout.readline()
         journal.record(change("while it reads"))
         delete(path, ("-wal",))
-        with pytest.raises(JournalError, match="somebody deleted its log, which is still read"):
+        with pytest.raises(JournalError, match="was deleted while another process still reads it"):
             journal.record(change("after"))
         reader.stdin.close()
         reader.wait()

@@ -65,7 +65,7 @@ def reload(site: Site) -> tuple[str, list[str]]:
 def refused(site: Site) -> str:
     done = site.cli("reload", "--state-dir", str(site.state), within_s=PATIENCE_S)
     assert (done.returncode, done.stdout) == (1, "")
-    return done.stderr.splitlines()[-1].removeprefix("error: refused, the settings before stay in force: ")
+    return done.stderr.splitlines()[-1].removeprefix("error: refused, the previous settings stay in force: ")
 
 
 def reloads(site: Site) -> Any:

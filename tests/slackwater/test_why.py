@@ -18,7 +18,7 @@ from slackwater.views.reasons import of_change
 from slackwater.views.why import Episode, as_text, episode_of
 
 NOW = time.time()
-OUTCOME = "p95 38.8 -> 4.9 ms (expected 5.1): 10 s after the weight 100 -> 0"
+OUTCOME = "p95 38.8 -> 4.9 ms (expected 5.1): 10 s after the weight went from 100 to 0"
 
 
 def verdict(state: State, since_s: float, at_s: float, severity: float = 0.0, node: str = "web1") -> Verdict:
@@ -45,7 +45,7 @@ def journal(tmp_path: Path) -> Journal:
         verdict("calm", -80.0, -1.0),
         change("weight", 100, 0, -399.0, "an earlier one"),
         msgspec.structs.replace(
-            change("weight", 100, 0, -99.9, "the others can carry all 240 requests/s"),
+            change("weight", 100, 0, -99.9, "it gets no requests: the others can carry all 240 requests/s"),
             cause="interference",
             rt_p95_ms=38.8,
             rt_p95_predicted_ms=5.1,
@@ -92,7 +92,7 @@ def test_the_text_shows_it_in_order_and_each_reason_in_a_sentence(journal: Journ
     assert lines[0].startswith("web1 (web): interference (cpu) since ")
     assert "20.0 s; it lost at most 82% of its capacity" in lines[0]
     assert lines[1] == "  because run delay 14.2x its calm baseline", "the numbers behind it are in --json"
-    done = "weight of host1: 100 → 0, by lbengine: the others can carry all 240 requests/s"
+    done = "weight of host1: 100 → 0, by lbengine: it gets no requests: the others can carry all 240 requests/s"
     assert f"{done}; expected p95 5.1 ms instead of 39 ms" in lines[2]
     assert lines[3].endswith(OUTCOME)
     assert lines[4].endswith("weight of host1: 0 → 100, by lbengine: it is calm again and gets its full weight")

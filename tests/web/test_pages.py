@@ -36,7 +36,7 @@ def test_an_episode_shows_why_what_was_done_and_what_came_of_it(client: FlaskCli
         1, "c2", "web", T0 - 41, "weight", "web1", 100, 0, "interference: x", "lbengine", True, rt_p95_ms=60.0,
         rt_p95_predicted_ms=9.0,
     )  # fmt: skip
-    shown = "p95 60.0 -> 8.0 ms: 10 s after the weight 100 -> 0"
+    shown = "p95 60.0 -> 8.0 ms: 10 s after the weight went from 100 to 0"
     journal.record(done, Change(1, "c3", "web", T0 - 31, "outcome", "web1", 60.0, 8.0, shown, "l", True, follows="c2"))
     page = text(client.get(EPISODE).text)
     assert "web1: interference" in page

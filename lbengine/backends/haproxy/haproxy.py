@@ -138,7 +138,7 @@ class HAProxy(Balancer):
             if shown.get(server) != value
         ]
         if wrong:
-            raise BalancerError(f"{self.path}: backend `{self.backend}`, read again: {', '.join(wrong)}")
+            raise BalancerError(f"{self.path}: backend `{self.backend}` did not take what was set: {', '.join(wrong)}")
 
     def ask(self, *commands: str) -> list[str]:
         """Sends commands over one connection and returns their answers, without the empty lines that end them.

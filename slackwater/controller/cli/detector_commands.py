@@ -225,8 +225,9 @@ def describe(model: tree.Model) -> str:
     about = model.metadata
     lines = [
         f"model {model.name}, trained {about.get('trained', '?')}",
-        "Features are 0 as in calm and 1 at a signal's scale: the most remarkable cause, the most remarkable one of",
-        "another group of signals, and the first one as far as users feel it. What is absent or usual counts as calm.",
+        "Each feature is 0 where all is as in calm, and 1 where a signal is as far from calm as its scale: the signal",
+        "that stands out most, the one of another group that does, and how much of it users feel. A signal that is",
+        "absent or as usual counts as calm.",
         "",
     ]
     for kind, kind_tree in zip(tree.KINDS, model.trees, strict=True):

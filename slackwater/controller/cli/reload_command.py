@@ -33,7 +33,7 @@ class ReloadError(Exception):
 def reload(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
     """Have the running controller apply its changed configuration, and print what changed.
 
-    All or nothing: if anything is wrong with the file, or a part does not work with it, the settings before stay in
+    All or nothing: if anything is wrong with the file, or a part does not work with it, the previous settings stay in
     force and the exit status is 1. Parts that the changes do not concern run on. A change of state_dir or of the bus
     needs a restart, and is refused. Run it as root or as the controller's user.
     """
@@ -43,7 +43,7 @@ def reload(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
         click.echo(msgspec.json.encode(outcome, order="sorted").decode())
         sys.exit(1 if outcome.error else 0)
     if outcome.error:
-        raise ReloadError(f"refused, the settings before stay in force: {_plain(outcome.error)}")
+        raise ReloadError(f"refused, the previous settings stay in force: {_plain(outcome.error)}")
     for difference in outcome.changed:
         click.echo(_plain(str(difference)))
     if not outcome.changed:

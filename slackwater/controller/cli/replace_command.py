@@ -40,7 +40,7 @@ def as_text(plan: Plan) -> str:
     if not plan.machines:
         lines.append("  no machine was slow by itself")
     elif not plan.node:
-        lines.append("  to replace one pays nowhere")
+        lines.append("  no machine is worth replacing")
     else:
         lines.append(f"  next: {plan.node}; {_what_happens(plan)}")
     return "\n".join(lines)

@@ -78,9 +78,9 @@ def _in_words(changes: Sequence[Change], is_stored: bool, left_out: str) -> str:
         named.append(f"and {more} more")
     if named:
         summary = f"{', '.join(named)} set back"
-        return f"{summary}, and not all is done: see above" if left_out else summary
+        return f"{summary}, but not everything could be done: the error above says why" if left_out else summary
     if left_out:
-        return "not all is done: see above"
+        return "not everything could be done: the error above says why"
     return "every server has its baseline weight" if is_stored else "nothing of ours was lowered"
 
 
@@ -92,7 +92,10 @@ def after_failed_start(config: Path) -> None:
     try:
         settings = settings_for_restore(config)
     except ConfigError:
-        log.error("no weights were set back: the settings that were accepted last are not known")
+        log.error(
+            "no weights were set back: the settings cannot be used, and those that were accepted last are not stored; if"
+            " weights are lowered, set them on the balancer by hand"
+        )
         return
     try:
         _after_failed_start(settings)
@@ -115,7 +118,9 @@ def _after_failed_start(settings: ControllerSettings) -> None:
         ours = take_free(locks, [*settings.pool, *([] if is_of_another else stored_elsewhere(settings))])
         done = _give_back(settings, ours, "`slackwater serve` could not start")
     log.info(
-        "could not start; %s", "; ".join(f"pool {given.pool.name}: {given.text}" for given in done) or "no pool is ours"
+        "could not start; %s",
+        "; ".join(f"pool {given.pool.name}: {given.text}" for given in done)
+        or "no weights were set back: each pool is driven by another process, or there is none",
     )
 
 

@@ -102,7 +102,7 @@ def _apply(
     try:
         yield from site.switch(new, concerned, given_back(old.settings, new.settings), WORKS_WITHIN_S)
     except Exception as error:
-        log.error("reload: %s; going back to the settings before", error)
+        log.error("reload: %s; going back to the previous settings", error)
         yield from site.switch(old, concerned, given_back(new.settings, old.settings), None)
         raise
     finally:

@@ -36,7 +36,7 @@ class Reloads(msgspec.Struct, kw_only=True, frozen=True):
 def to_log(outcome: ReloadOutcome) -> None:
     """A line for each setting, and one for the whole."""
     if outcome.error:
-        log.error("reload refused, the settings before stay in force: %s", outcome.error)
+        log.error("reload refused, the previous settings stay in force: %s", outcome.error)
         return
     for difference in outcome.changed:
         log.info("reload: %s", difference)

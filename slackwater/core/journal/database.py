@@ -102,7 +102,7 @@ class Database:
             try:
                 self._begin_anew()
             except OSError as error:
-                text = f"{self.path}: somebody deleted a file beside it, and none can be made: {error}"
+                text = f"{self.path}: its {' or '.join(BESIDE)} file was deleted, and a new one cannot be made: {error}"
                 raise JournalError(text) from None
 
     def _begin_anew(self) -> None:
@@ -113,7 +113,7 @@ class Database:
             if not self._has_another_saved():
                 self._save()
                 log.error(
-                    "%s: somebody deleted %s beside it; what was in there is saved", self.path, " or ".join(BESIDE)
+                    "%s: its %s file was deleted while in use; what it held is saved", self.path, " or ".join(BESIDE)
                 )
             with _held(self._file):
                 self.connection.close()
@@ -137,7 +137,8 @@ class Database:
         _, in_log, saved = self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         if in_log != saved:
             raise JournalError(
-                f"{self.path}: somebody deleted its log, which is still read; it is saved at the next try"
+                f"{self.path}: its {BESIDE[0]} file was deleted while another process still reads it; what it held is saved"
+                " at the next try"
             )
         for name in BESIDE:
             with contextlib.suppress(FileNotFoundError):

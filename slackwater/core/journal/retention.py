@@ -143,7 +143,7 @@ class Keeper:
         segments = age.advance(stored or [age.first(newest[0] or now_unix_s)], now_unix_s, passed_s)
         if passed_s is not None and len(segments) > len(stored) > 0:
             log.warning(
-                "the clock stepped by %+.0f s: rows go by the time that passed, not by their dates",
+                "the clock jumped by %+.0f s: old rows are deleted by the time that really passed, not by their dates",
                 now_unix_s - segments[-2].end_unix_s,
             )
         kept_s = max(self._settings.keep_changes_d, self._settings.keep_minutes_d) * DAY_S

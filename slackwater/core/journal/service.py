@@ -152,7 +152,7 @@ class JournalWriter:
         log.error("ended with %d messages that were not written", len(left))
 
     def _waiting(self) -> str:
-        return f"waiting: {len(self._queue)}, dropped so far: {self._queue.dropped}"
+        return f"messages waiting: {len(self._queue)}, dropped so far: {self._queue.dropped}"
 
 
 async def run(settings: ControllerSettings) -> None:
