@@ -1,8 +1,8 @@
 """Lists every text that a person may see, with the place where it is made: `python tools/texts.py [--json] [PATH...]`.
 
 These are strings of at least three words in the code of page, commands, detector, lbengine and the controller's other
-parts (reasons, errors, log lines, help), the text of the page's templates and scripts, and what the programs of the
-node print. Docstrings are for developers and are left out, but for those of commands, which are their help; so is what
+parts (reasons, errors, log lines, help), the text of the page's templates and scripts, what the programs of the node
+print, and what alerts mail. Docstrings are for developers and are left out, but for those of commands, which are their help; so is what
 is SQL. In a text `{...}` stands for a value.
 """
 
@@ -20,8 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("slackwater", "detector", "lbengine", "web", "monitor/src", "node/src", "sniffer/src", "wsengine/src")
-KINDS = ("py", "html", "js", "rs")
-LEFT_OUT = re.compile(r"web/static/vendor/|/tests?[./]")
+KINDS = ("py", "html", "js", "rs", "yml")
+LEFT_OUT = re.compile(r"web/static/vendor/|/tests?[./]|_test\.yml$")
 SQL = re.compile(r"\s*(SELECT|INSERT|DELETE|UPDATE|CREATE|ALTER|DROP|PRAGMA|WITH|BEGIN|VACUUM) ")
 LEAST_WORDS = 3
 WORD = re.compile(r"[A-Za-z]{2,}")
@@ -39,7 +39,7 @@ class Text:
 def texts(path: Path, root: Path = ROOT) -> Iterator[Text]:
     """The texts of a Python file or a template below `root`, in the order of their lines."""
     source, name = path.read_text(encoding="utf-8"), str(path.relative_to(root))
-    made = {".html": _of_template, ".js": _of_script, ".rs": _of_rust}.get(path.suffix, _of_python)(source)
+    made = {".html": _of_template, ".js": _of_script, ".rs": _of_rust, ".yml": _of_alerts}.get(path.suffix, _of_python)(source)
     for line, text in sorted(made):
         if not SQL.match(text) and sum(bool(WORD.search(word)) for word in text.split()) >= LEAST_WORDS:
             yield Text(name, line, " ".join(text.split()))
@@ -47,7 +47,7 @@ def texts(path: Path, root: Path = ROOT) -> Iterator[Text]:
 
 def _of_python(source: str) -> Iterator[tuple[int, str]]:
     tree = ast.parse(source)
-    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)} - set(_help(tree))
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
@@ -104,6 +104,12 @@ def _of_rust(source: str) -> Iterator[tuple[int, str]]:
         if found[1]:
             text = re.sub(r"\\\n\s*", "", found[1])
             yield source.count("\n", 0, found.start()) + 1, re.sub(r"\{[^}]*\}", "{...}", text)
+
+
+def _of_alerts(source: str) -> Iterator[tuple[int, str]]:
+    """The annotations of Prometheus' alerts, each on a line of its own."""
+    for found in re.finditer(r"^ *(?:summary|description): (.*)$", source, re.MULTILINE):
+        yield source.count("\n", 0, found.start()) + 1, re.sub(r"\{\{[^}]*\}\}", "{...}", found[1].strip("'\""))
 
 
 def files() -> list[Path]:

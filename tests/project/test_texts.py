@@ -16,7 +16,7 @@ WORD = "calm"
 
 def reason(times: float) -> str:
     """A docstring for developers only."""
-    return f"it waits {times:.0f} times as long"
+    return f"it waits {times:.0f} times as long {'since the last restart' if times else ''}"
 
 
 @click.command()
@@ -34,7 +34,8 @@ def test_sentences_of_code_are_listed_with_their_lines_and_docstrings_are_not(tm
     (tmp_path / "code.py").write_text(CODE)
     assert [(text.line, text.text) for text in texts(tmp_path / "code.py", tmp_path)] == [
         (5, "its programs wait for a CPU"),
-        (11, "it waits {...} times as long"),
+        (11, "it waits {...} times as long {...}"),
+        (11, "since the last restart"),
         (16, "Show what a week was."),
     ]
 
@@ -71,6 +72,22 @@ def test_strings_of_scripts_and_of_the_programs_of_a_node_are_listed(tmp_path: P
     ]
     assert [(text.line, text.text) for text in texts(tmp_path / "disk.rs", tmp_path)] == [
         (4, "no disk with a device behind {...}"),
+    ]
+
+
+ALERTS = """groups:
+  - rules:
+      - annotations:
+          summary: 'Pool {{ $labels.pool }}: the controller is silent'
+          description: Weights may stay lowered.
+"""
+
+
+def test_what_alerts_mail_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "alerts.yml").write_text(ALERTS)
+    assert [(text.line, text.text) for text in texts(tmp_path / "alerts.yml", tmp_path)] == [
+        (4, "Pool {...}: the controller is silent"),
+        (5, "Weights may stay lowered."),
     ]
 
 
