@@ -174,7 +174,9 @@ def episode_reason(steps: TickStates, row: int) -> str:
     """Why a row's episode begins, goes on or ends; empty where nothing happened."""
     event, amount, episode = int(steps.event[row]), float(steps.amount[row]), steps.episode[row]
     if event == TickEffect.BEGAN:
-        return f"an episode begins: the evidence for a neighbour is {amount:.1f}, and {steps.threshold[row]:.1f} is enough"
+        return (
+            f"an episode begins: the evidence for a neighbour is {amount:.1f}, and {steps.threshold[row]:.1f} is enough"
+        )
     if event == TickEffect.GOES_ON:
         return f"episode {episode}, for {amount:.1f} s"
     if event == TickEffect.BLIND:
@@ -199,7 +201,8 @@ def proof_numbers(steps: TickStates, row: int, sign_words: tuple[str, ...] = SIG
 def _shared_cause(pool: PoolCorrelation, row: int) -> str:
     """Why a row looks `all_slow`."""
     if pool.alike[row]:
-        return f"{pool.alike[row]} of {pool.others[row]} other servers lose as much of their CPU, so no neighbour is the cause"
+        alike = f"{pool.alike[row]} of {pool.others[row]} other servers"
+        return f"{alike} lose as much of their CPU, so no neighbour is the cause"
     return f"{pool.slow} of {pool.pool} servers are slow together, so no neighbour is the cause"
 
 

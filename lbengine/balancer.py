@@ -141,7 +141,8 @@ class Snapshot:
     def describe_not_reached(self, servers: Collection[str]) -> str:
         """`not_reached` as a sentence about restoring the baseline weights."""
         why = "; ".join(self.not_reached(servers))
-        return f"not everything is restored: {why}; the other servers have their baseline weights, and the stored baseline is kept"
+        others = "the other servers have their baseline weights, and the stored baseline is kept"
+        return f"not everything is restored: {why}; {others}"
 
 
 class Balancer(abc.ABC):

@@ -47,9 +47,9 @@ def keep_apart(settings: ControllerSettings, left: PoolSettings) -> PoolSettings
         return left
     if rest is not None:
         log.warning(
-            "pool %s: its settings name %s now. At the place before, %s, weights may still be lowered: they are put back once"
-            " it answers, at the controller's next start or stop or by `slackwater restore --all`. If it is gone for good,"
-            " remove %s",
+            "pool %s: its settings name %s now. At the place before, %s, weights may still be lowered: they are put"
+            " back once it answers, at the controller's next start or stop or by `slackwater restore --all`. If it is"
+            " gone for good, remove %s",
             left.name, now.place, rest.place, BaselineStore(folder, rest).path,
         )  # fmt: skip
     return rest

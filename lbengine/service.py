@@ -237,8 +237,8 @@ class Driver:
             bucket = await bus.bucket(BUCKET)
         except NoStoreError as error:
             log.warning(
-                "pool %s: %s; without that store nothing stops a controller on another host from setting the same weights (on"
-                " this host a lock does)",
+                "pool %s: %s; without that store nothing stops a controller on another host from setting the same"
+                " weights (on this host a lock does)",
                 self.pool.name,
                 error,
             )

@@ -2,8 +2,8 @@
 
 These are strings of at least three words in the code of page, commands, detector, lbengine and the controller's other
 parts (reasons, errors, log lines, help), the text of the page's templates and scripts, what the programs of the node
-print, and what alerts mail. Docstrings are for developers and are left out, but for those of commands, which are their help; so is what
-is SQL. In a text `{...}` stands for a value.
+print, and what alerts mail. Docstrings are for developers and are left out, but for those of commands, which are their
+help; so is what is SQL. In a text `{...}` stands for a value.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Text:
 def texts(path: Path, root: Path = ROOT) -> Iterator[Text]:
     """The texts of a Python file or a template below `root`, in the order of their lines."""
     source, name = path.read_text(encoding="utf-8"), str(path.relative_to(root))
-    made = {".html": _of_template, ".js": _of_script, ".rs": _of_rust, ".yml": _of_alerts}.get(path.suffix, _of_python)(source)
+    made = {".html": _of_template, ".js": _of_script, ".rs": _of_rust, ".yml": _of_alerts}.get(path.suffix, _of_python)(
+        source
+    )
     for line, text in sorted(made):
         if not SQL.match(text) and sum(bool(WORD.search(word)) for word in text.split()) >= LEAST_WORDS:
             yield Text(name, line, " ".join(text.split()))

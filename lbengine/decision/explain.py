@@ -176,7 +176,8 @@ def _drained(reason: Reason, pool: PoolSettings) -> Words:
     if reason.keeps == 0:
         return _same(reason.request)
     below = f"below {pool.u_threshold:.0%} of their capacity"
-    return f"{reason.request}; it keeps weight {reason.keeps}: with that load too the others would not stay {below}", (reason.request,)
+    too_full = f"with that load too the others would not stay {below}"
+    return f"{reason.request}; it keeps weight {reason.keeps}: {too_full}", (reason.request,)
 
 
 def _warning(reason: Reason, pool: PoolSettings) -> str:

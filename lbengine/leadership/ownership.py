@@ -77,8 +77,8 @@ class Ownership:
                 self._thread.wait_for(self._keep(baseline), KEPT_WITHIN_S)
             except (BusError, TimeoutError) as error:
                 log.warning(
-                    "pool %s: the baseline weights are stored on this host, but not on the bus, where another controller"
-                    " would need them to take over: %s",
+                    "pool %s: the baseline weights are stored on this host, but not on the bus, where another"
+                    " controller would need them to take over: %s",
                     self.pool.name,
                     error,
                 )
@@ -136,8 +136,8 @@ class Ownership:
                 self._taken_over(lease.heard_s)
         else:
             log.warning(
-                "pool %s: no weight is lowered until the lease (the right to drive the balancer) is renewed; weights may still"
-                " return to the baseline",
+                "pool %s: no weight is lowered until the lease (the right to drive the balancer) is renewed; weights"
+                " may still return to the baseline",
                 self.pool.name,
             )
 

@@ -205,13 +205,15 @@ def test_two_of_three_beside_neighbours_are_both_reduced_and_one_of_them_is_drai
     first, second, third = site.weights()
     assert third == 100
     assert max(first, second) in range(10, 50)
-    assert "all servers are slow alike" in site.cycle(host1="all_slow", host2="all_slow", host3="all_slow")
+    assert "all servers are slow together" in site.cycle(host1="all_slow", host2="all_slow", host3="all_slow")
     assert site.weights() == [100, 100, 100]
 
 
 def test_all_slow_in_one_verdict_is_panic(site: DrivenHAProxy) -> None:
     site.cycle()
-    assert "no neighbour: all have their baseline weights" in site.cycle(host1="interference", host2="all_slow")
+    assert "no neighbour is the cause: all have their baseline weights" in site.cycle(
+        host1="interference", host2="all_slow"
+    )
     assert site.weights() == [100, 100, 100]
 
 

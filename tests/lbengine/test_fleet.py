@@ -236,13 +236,16 @@ def driven(two: Two, tmp_path: Path) -> Iterator[Driven]:
 def test_one_that_is_stuck_at_the_end_is_put_back_by_the_next_restore(driven: Driven, stuck: int) -> None:
     members = driven.two.members
     with driven.two.stuck(stuck):
-        with pytest.raises(BalancerUnreachable, match=rf"not everything is restored: {members[stuck].socket}.*the other servers have their"):
+        with pytest.raises(
+            BalancerUnreachable,
+            match=rf"not everything is restored: {members[stuck].socket}.*the other servers have their",
+        ):
             driven.engine.stop(driven.now_s, "the end")
         assert [members[1 - stuck].weight(host) for host in HOSTS] == CALM
         assert '"weight": 100' in driven.baseline()
         status, remarks = driven.restore(2 * SOON_S)
         assert status == 1
-        assert f"left out: {members[stuck].socket}" in remarks
+        assert f"not everything is restored: {members[stuck].socket}" in remarks
         assert "run `slackwater restore --pool web` again" in remarks
         assert "nothing to put back" not in remarks
     assert [members[stuck].weight(host) for host in HOSTS] == LOWERED
@@ -258,7 +261,7 @@ def test_what_restore_does_set_beside_one_whose_socket_is_gone_is_reported_too(d
     status, remarks = driven.restore()
     assert status == 1
     assert remarks.startswith("web: host1 0 -> 100\n")
-    assert f"left out: {gone}: no such socket" in remarks
+    assert f"not everything is restored: {gone}: no such socket" in remarks
     Path(f"{gone}.away").rename(gone)
     assert driven.restore() == (0, "web: host1 0 -> 100\n")
     assert driven.two.weights() == [CALM, CALM]

@@ -95,12 +95,12 @@ def test_each_thing_that_is_missing_names_its_remedy_until_nothing_is(site: Site
         assert site.cli("bus", "node", "add", "web", host).returncode == 0
     site.serve()
     lines = looked(site, "--wait", "1s")
-    assert "no Sample has come" in lines["node host2 of pool web"]["text"]
+    assert "no measurement has come" in lines["node host2 of pool web"]["text"]
     with samples(site):
         done = site.cli("check", "--wait", f"{IN_TIME_S:g}s", within_s=2 * IN_TIME_S)
         assert done.returncode == 0, done.stdout
         assert done.stdout.endswith("nothing is missing\n")
-        assert "✓ node host3 of pool web: its Samples come\n" in done.stdout
+        assert "✓ node host3 of pool web: its measurements arrive\n" in done.stdout
 
         site.replace('mode = "observe"', 'mode = "obey"')
         assert site.cli("reload").returncode == 1

@@ -196,7 +196,7 @@ def test_a_haproxy_that_is_gone_for_good_and_from_the_settings_holds_up_nothing(
         site.wait_for_cycles()
         log = site.log.read_text()
         assert "is not driven" not in log
-        assert f"if it is gone for good, remove {site.state}/baseline/{kept[0]}" in log
+        assert f"If it is gone for good, remove {site.state}/baseline/{kept[0]}" in log
         away.rename(there)
         assert f"{kept[0].removesuffix('.json')}: host1 0 -> 100" in site.cli("restore", "--all").stdout
         assert weights(other) == BASE

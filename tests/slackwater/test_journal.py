@@ -444,7 +444,7 @@ def test_what_cannot_be_written_waits_and_is_complained_about_once(
         queue.put(change(1))
         assert [asyncio.run(writer.flush()) for _ in range(3)] == [False, False, False]
         assert len(caplog.records) == 1
-        assert "tries: 1, waiting: 1, dropped so far: 0" in caplog.text
+        assert "tries: 1, messages waiting: 1, dropped so far: 0" in caplog.text
         now_s = COMPLAIN_S
         asyncio.run(writer.flush())
         assert len(caplog.records) == 2

@@ -71,7 +71,8 @@ def test_a_slow_database_on_one_server_is_no_neighbour_and_not_calm(site: Site) 
     site.samples(12, p95_ms=155.0)
     seen = site.view()
     assert seen.headline == (
-        "1 of 2 calm; web2 is slow (155 ms, usually 9), and no neighbour is the cause: its CPU, disk and memory are as in calm"
+        "1 of 2 calm; web2 is slow (155 ms, usually 9), and no neighbour is the cause: its CPU, disk and memory are"
+        " as in calm"
     )
     slow = seen.rows[1]
     assert (slow.rt_p95_now_ms, slow.rt_p95_usual_ms) == (155.0, 9.0)

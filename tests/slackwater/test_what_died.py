@@ -32,7 +32,9 @@ def test_a_haproxy_that_dies_is_named_and_the_controller_is_not_blamed(site: Sit
     site.serve()
     site.wait_for_cycles()
     site.balancer.stop()
-    status = until(lambda: "HAProxy has not answered since " in (text := printed(site, "status")) and text, "the outage")
+    status = until(
+        lambda: "HAProxy has not answered since " in (text := printed(site, "status")) and text, "the outage"
+    )
     assert "broken: HAProxy has not answered since " in status
     assert "silent" not in status
     assert "slackwater serve" not in status
@@ -50,7 +52,9 @@ def test_after_kill_9_of_everything_status_and_pause_say_that_the_controller_doe
         serve.wait()
         for pid in children.values():
             until(lambda pid=pid: not is_alive(pid), "the end of the children")  # type: ignore[misc]
-    status = until(lambda: "does not run (last sign of it: " in (text := printed(site, "status")) and text, "an old cycle")
+    status = until(
+        lambda: "does not run (last sign of it: " in (text := printed(site, "status")) and text, "an old cycle"
+    )
     now = weights(site.balancer)
     assert f"HAProxy shows the weights {', '.join(f'{host} {now[host]}' for host in HOSTS)}" in status
     assert "broken: The controller does not run: nothing is watched or changed in pool web." in status
@@ -68,6 +72,8 @@ def test_a_stop_leaves_the_baseline_and_status_says_that_nothing_runs(site: Site
     site.wait_for_cycles()
     serve.send_signal(signal.SIGTERM)
     serve.wait()
-    status = until(lambda: "does not run (last sign of it: " in (text := printed(site, "status")) and text, "an old cycle")
+    status = until(
+        lambda: "does not run (last sign of it: " in (text := printed(site, "status")) and text, "an old cycle"
+    )
     assert "HAProxy shows the weights host1 100, host2 100, host3 100" in status
     assert "restore" not in status

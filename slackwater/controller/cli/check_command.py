@@ -185,7 +185,10 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
                 yield CheckLine(about, "missing", "its balancer's view has no Sample of it yet", LOG)
         elif nodes_of_bus is not None and node not in nodes_of_bus:
             yield CheckLine(
-                about, "missing", "it has no login for the bus, so its monitor can send nothing", f"slackwater bus node add {pool.name} {node}"
+                about,
+                "missing",
+                "it has no login for the bus, so its monitor can send nothing",
+                f"slackwater bus node add {pool.name} {node}",
             )
         elif not is_running:
             yield CheckLine(about, "missing", "nobody listens, as the controller does not run", START)
@@ -194,7 +197,12 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
             yield CheckLine(about, "missing", seen, f"run `slackwater-monitor check` on {node}")
         elif (heard_unix_s := heard.get(node)) is None:
             remedy = "run `slackwater-monitor check` there; `systemctl enable --now slackwater-monitor` starts it"
-            yield CheckLine(about, "missing", f"no measurement has come; its monitor should send them to {settings.bus.address}", remedy)
+            yield CheckLine(
+                about,
+                "missing",
+                f"no measurement has come; its monitor should send them to {settings.bus.address}",
+                remedy,
+            )
         elif (age_s := time.time() - heard_unix_s) > HEARD_WITHIN_S:
             remedy = "run `systemctl status slackwater-monitor` and `slackwater-monitor check` there"
             yield CheckLine(about, "missing", f"the last measurement came {age_s:.0f} s ago", remedy)

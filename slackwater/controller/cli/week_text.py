@@ -37,7 +37,8 @@ def _totals(pool: PoolWeek) -> list[str]:
     avoided = _amount(totals.avoided_s, totals, totals.avoided_unknown)
     is_known = totals.avoided_unknown < totals.episodes
     if is_known and totals.least_avoided_s is not None and totals.most_avoided_s is not None:
-        avoided += f", {duration(totals.least_avoided_s)} to {duration(totals.most_avoided_s)}, by the usual error of predictions here"
+        least, most = duration(totals.least_avoided_s), duration(totals.most_avoided_s)
+        avoided += f", {least} to {most}, by the usual error of predictions here"
     marks = [f"{count} {MARKS[mark]}" for mark, count in totals.marks.items() if count]
     return [
         f"{totals.episodes} episode{'s' * (totals.episodes != 1)}, {totals.interference} of them beside a neighbour"

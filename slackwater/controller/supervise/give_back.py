@@ -93,8 +93,8 @@ def after_failed_start(config: Path) -> None:
         settings = settings_for_restore(config)
     except ConfigError:
         log.error(
-            "no weights were set back: the settings cannot be used, and those that were accepted last are not stored; if"
-            " weights are lowered, set them on the balancer by hand"
+            "no weights were set back: the settings cannot be used, and those that were accepted last are not stored;"
+            " if weights are lowered, set them on the balancer by hand"
         )
         return
     try:

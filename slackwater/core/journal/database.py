@@ -137,8 +137,8 @@ class Database:
         _, in_log, saved = self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         if in_log != saved:
             raise JournalError(
-                f"{self.path}: its {BESIDE[0]} file was deleted while another process still reads it; what it held is saved"
-                " at the next try"
+                f"{self.path}: its {BESIDE[0]} file was deleted while another process still reads it; what it held"
+                " is saved at the next try"
             )
         for name in BESIDE:
             with contextlib.suppress(FileNotFoundError):
