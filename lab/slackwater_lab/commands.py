@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from dataclasses import replace
@@ -110,14 +111,16 @@ def second_stage_(
 ) -> None:
     """Measure the second stage: calm, a neighbour in every host with the weights alone, then with the second stage too.
 
-    all-noisy: values from the knowledge base; search: values that are found by trying.
+    all-noisy: values from the knowledge base; search: values that are found by trying. Cgroups may run on all CPUs
+    here, as containers with a quota do: on one CPU more children bring nothing.
     """
     if settings.kind == "uml" and scenario == "all-noisy" and set(knobs or (CHILDREN,)) == {CHILDREN}:
         raise click.UsageError(
             f"a guest has one CPU, so its {CHILDREN} is left alone by the knowledge base: expected `--scenario search`,"
             " or another --knob"
         )
-    settings = replace(settings, php_children=children, retunable=True)
+    cpus = len(os.sched_getaffinity(0)) if settings.kind == "cgroup" else None
+    settings = replace(settings, cpus=cpus, php_children=children, retunable=True)
     test = SecondStageTest(scenario, noise, seconds, rounds, clients, knobs or (CHILDREN,))
     with Lab(settings, progress) as cluster:
         result = second_stage.run(cluster, test, progress)

@@ -47,6 +47,7 @@ impl Tree {
             cgroup: root.join("cgroup"),
             monotonic_ns: Rc::new(move || clock.get()),
             wall_ns: Rc::new(|| 0),
+            cpus_of: Rc::new(|_| Some(1)),
         };
         sched::COLLECTOR.open(&Settings::default(), &system)
     }

@@ -63,6 +63,7 @@ impl Fixture {
             cgroup: self.path("cgroup"),
             monotonic_ns: Rc::new(move || monotonic.get()),
             wall_ns: Rc::new(move || wall.get() + 1_795_000_000_000_000_000),
+            cpus_of: Rc::new(|_| Some(2)),
         }
     }
 }

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::process::Pid;
+use rustix::thread::sched_getaffinity;
+
 /// The roots of the kernel's trees, and the clocks.
 #[derive(Clone)]
 pub struct System {
@@ -18,6 +21,8 @@ pub struct System {
     pub monotonic_ns: Rc<dyn Fn() -> u64>,
     /// Nanoseconds since 1970, for labels and for the age of messages; never used for durations.
     pub wall_ns: Rc<dyn Fn() -> u64>,
+    /// On how many CPUs the process with this id may run, by its affinity and its cpuset; `None` where it is gone.
+    pub cpus_of: Rc<dyn Fn(u32) -> Option<u64>>,
 }
 
 impl System {
@@ -30,6 +35,7 @@ impl System {
             cgroup: PathBuf::from("/sys/fs/cgroup"),
             monotonic_ns: Rc::new(move || nanoseconds(start.elapsed())),
             wall_ns: Rc::new(|| nanoseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())),
+            cpus_of: Rc::new(cpus_of),
         }
     }
 
@@ -42,6 +48,11 @@ impl System {
     pub fn unix_s(&self) -> f64 {
         (self.wall_ns)() as f64 / 1e9
     }
+}
+
+fn cpus_of(process: u32) -> Option<u64> {
+    let pid = Pid::from_raw(i32::try_from(process).ok()?)?;
+    Some(u64::from(sched_getaffinity(Some(pid)).ok()?.count()))
 }
 
 fn nanoseconds(duration: Duration) -> u64 {

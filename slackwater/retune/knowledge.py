@@ -28,7 +28,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     factor: list[float] = []
     value: list[int | str] = []
     least_cpus: int = 1
-    """A machine with fewer CPUs keeps its own value."""
+    """A web server that may run on fewer CPUs keeps its own value."""
 
     def __post_init__(self) -> None:
         rows = self.factor or self.value

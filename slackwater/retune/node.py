@@ -43,8 +43,8 @@ class RetunedNode(OrderedNode):
         """Since when it has been calm with latency to spare."""
         self._is_lowered = False
         """Its frequency was lowered since the last episode, because of that."""
-        self._cpus: float | None = None
-        """CPUs of its machine; None: not known, as where a cgroup's quota is all that is measured."""
+        self._cpus = 1
+        """CPUs that its web server may run on, as far as is known."""
 
     def may_set(self, knob: str) -> bool:
         return knob not in self._settings.leave_alone
@@ -53,8 +53,8 @@ class RetunedNode(OrderedNode):
 
     def see_sample(self, sample: Sample, now_s: float) -> None:  # noqa: ARG002
         self.starvation.see(sample)
-        if sample.cpu is not None and sample.cpu.scope == "system":
-            self._cpus = sample.cpu.cores or self._cpus
+        if sample.sched is not None:
+            self._cpus = sample.sched.cpus or self._cpus
 
     def see_verdict(self, verdict: Verdict, now_s: float) -> None:
         super().see_verdict(verdict, now_s)
@@ -133,7 +133,7 @@ class RetunedNode(OrderedNode):
         return {FREQUENCY: int(frequency) if frequency.isdigit() else frequency}
 
     def _has_enough_cpus(self, rule: Rule) -> bool:
-        return self._cpus is None or self._cpus >= rule.least_cpus
+        return self._cpus >= rule.least_cpus
 
     def reason(self, knob: str, value: Value) -> str:
         if self.stage.entered:

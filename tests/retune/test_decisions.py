@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import msgspec
 import pytest
@@ -58,15 +58,11 @@ def test_values_stay_within_the_nodes_bounds_and_never_turn_the_other_way() -> N
     assert value_for(Rule([0.2], value=[8]), KnobState("k", 4, 4, 1, 6), 0.5) is None
 
 
-@pytest.mark.parametrize(
-    ("scope", "cores", "children"), [("system", 1.0, None), ("system", 2.0, 16), ("cgroup", 0.4, 16)]
-)
-def test_a_machine_with_one_cpu_keeps_its_children(
-    scope: Literal["system", "cgroup"], cores: float, children: int | None
-) -> None:
-    """Of a cgroup with a quota it is not known on how many CPUs it runs."""
+@pytest.mark.parametrize(("cpus", "children"), [(None, None), (1, None), (2, 16)])
+def test_a_web_server_on_one_cpu_keeps_its_children(cpus: int | None, children: int | None) -> None:
+    """So does one of which it is not known."""
     node = RetunedNode("web1", TIMING, load())
-    node.see_sample(Sample(1, "web1", "web", 0.0, "b", 0, 0.2, cpu=Cpu(scope, 0.5, 0.0, cores)), 0.0)
+    node.see_sample(Sample(1, "web1", "web", 0.0, "b", 0, 0.2, sched=Sched(cpus=cpus)), 0.0)
     node.see_knobs(Knobs(1, "web1", "web", 0.0, "kind", [CHILDREN]), 0.0, lambda _: None)
     node.stage.adopt(0.5, "words")
     assert node.target_values(0.0).get("php_fpm.max_children") == children

@@ -73,6 +73,9 @@ class LabSettings:
 
     hosts: int = 3
     quota_cores: float = 0.4
+    cpus: int | None = None
+    """CPUs that a host may run on; None: as many as its quota begins, as a virtual machine of that size. More are as a
+    container's."""
     balance: str = "roundrobin"
     app: str = "events"
     php_children: int = 4
@@ -111,7 +114,7 @@ class Lab:
         self.settings = settings
         self.progress = progress
         self.app = APPLICATIONS[settings.app]
-        self.hosts = hosts(settings.hosts, math.ceil(settings.quota_cores), settings.pools)
+        self.hosts = hosts(settings.hosts, settings.cpus or math.ceil(settings.quota_cores), settings.pools)
         self.noisy = self.hosts[0]
         self.programs: list[Running] = []
         self.machines: dict[str, Machine] = {}

@@ -52,6 +52,7 @@ fn open(settings: &Settings, system: &System) -> Box<dyn Collector> {
         threads: Threads::new(system),
         split: Split::default(),
         processes: Ok(0),
+        cpus: None,
         pids: Vec::new(),
         scanned_ns: 0,
         scan_at_ns: 0,
@@ -67,6 +68,8 @@ struct WebThreads {
     threads: Threads,
     split: Split,
     processes: Result<u64, Reason>,
+    /// CPUs that the first of them may run on.
+    cpus: Option<u64>,
     /// Those that the last scan found.
     pids: Vec<u32>,
     scanned_ns: u64,
@@ -88,6 +91,7 @@ impl WebThreads {
         let alive = self.threads.scan(processes.as_deref().unwrap_or_default(), now_ns);
         let pids = processes.clone().unwrap_or_default();
         let latest_ns = if pids == self.pids { SCAN_LATEST_NS } else { SCAN_LATEST_AFTER_CHANGE_NS };
+        self.cpus = pids.first().and_then(|pid| (self.system.cpus_of)(*pid));
         self.pids = pids;
         self.processes = processes.map(|_| alive);
         let took_ns = (self.system.monotonic_ns)().saturating_sub(now_ns);
@@ -117,7 +121,10 @@ impl Collector for WebThreads {
         }
         let processes = self.processes.clone()?;
         let threads = self.threads.len();
-        let mut sched = Sched { processes: Some(processes), threads: Some(threads as u64), ..Sched::default() };
+        let mut sched = Sched { processes: Some(processes), threads: Some(threads as u64), cpus: self.cpus, ..Sched::default() };
+        if self.cpus.is_none() {
+            absent(sample, "sched.cpus", "no process is there");
+        }
         let reason = if threads == 0 {
             // Scan again at once, because the web server may have been restarted.
             self.one_ended();

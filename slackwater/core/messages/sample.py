@@ -46,6 +46,8 @@ class Sched(msgspec.Struct, omit_defaults=True):
     processes: Count | None = None
     """Number of processes that matched."""
     threads: Count | None = None
+    cpus: Count | None = None
+    """CPUs that the first of them may run on, by its affinity and its cpuset."""
     cpu_s_per_s: NonNegative | None = None
     """CPU seconds that they used, per second."""
     run_delay_s_per_s: NonNegative | None = None
