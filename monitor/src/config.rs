@@ -20,7 +20,7 @@ slackwater_node::settings! {
         node: String = String::new();
         /// The pool that the node serves in.
         pool: String = "web".to_owned();
-        /// Seconds between two Samples: always where pace.by_event is false, else in an event that lasts.
+        /// Seconds between two Samples: always where pace.by_event is false, else in an event that lasts on a server without requests.
         period_s: f64 = 0.2;
     }
     use [bus] BusSettings;
@@ -28,7 +28,7 @@ slackwater_node::settings! {
     [pace] struct PaceSettings {
         /// true: Samples follow events; false: there is one each period_s.
         by_event: bool = true;
-        /// Seconds between two Samples while nothing happens.
+        /// Longest time between two Samples.
         quiet_s: f64 = 1.0;
         /// Seconds between two looks at the signals, and between two Samples while an event is young.
         event_s: f64 = 0.05;

@@ -107,7 +107,7 @@ async fn publish(settings: &Settings, access: ConnectOptions, mut sampler: Sampl
             is_due
         };
         let sample = is_due.then(|| {
-            let next_within_s = Some(pace.as_ref().map_or(period_s, |pace| pace.next_within_s(looked_ns)));
+            let next_within_s = Some(pace.as_ref().map_or(period_s, Pace::next_within_s));
             Sample { periods_missed: missed, next_within_s, ..sampler.take() }
         });
         arrival.watch(sampler.next_packet());

@@ -58,3 +58,23 @@ fn cpus_of(process: u32) -> Option<u64> {
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::thread::{CpuSet, gettid, sched_setaffinity};
+
+    use super::*;
+
+    #[test]
+    fn the_cpus_of_a_process_are_those_of_its_affinity() {
+        let own = std::thread::spawn(|| {
+            let all = sched_getaffinity(None).expect("an affinity");
+            let mut first = CpuSet::new();
+            first.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).expect("a CPU"));
+            sched_setaffinity(None, &first).expect("a CPU of its own affinity");
+            cpus_of(gettid().as_raw_nonzero().get().unsigned_abs())
+        });
+        assert_eq!(own.join().expect("the thread ends"), Some(1));
+        assert_eq!(cpus_of(u32::MAX), None);
+    }
+}

@@ -215,7 +215,9 @@ class ReplacedPool:
             await self._wait_until_empty(node, drain)
             await self._claims.call(id_)
             await self._record(node, "replacing", f"it is empty; {self._settings.command} is called", id_)
-            self._check(node, drain)  # recording may have taken long
+            # Recording may have taken long.
+            if not all(server.weight == 0 and _is_empty(server) for server in self._check(node, drain)):
+                raise Stopped("it has requests again")
             if not self._access.leads:  # it may have died, and then the server has its requests back
                 raise Stopped("the lbengine of this controller does not drive the pool")
             has_called = self._runs = True

@@ -241,6 +241,31 @@ def test_the_command_is_not_called_where_lbengine_fell_silent_while_the_call_was
     assert not ran.exists()
 
 
+def test_the_command_is_not_called_where_requests_came_back_while_the_call_was_being_recorded(
+    balancer: RealHAProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lbengine that was started anew knows of no drain until it is renewed."""
+    ran = tmp_path / "ran"
+
+    async def story(site: ReplacedSite) -> None:
+        await site.until_cause("replace_given_up")
+        assert site.changes()[-1].why == "it has requests again"
+
+    async def before(site: ReplacedSite) -> None:
+        async def forget_the_drain() -> None:
+            await site.access.request("undo", "host1", "as after a restart", what="drain")
+            await site.until(
+                lambda: site.pool.cycle is not None
+                and any(server.server == "host1" and server.weight > 0 for server in site.pool.cycle.servers),
+                "host1 has its weight back",
+            )
+
+        while_the_call_is_recorded(site, forget_the_drain, monkeypatch)
+
+    play(balancer, tmp_path, story, script(tmp_path, f"touch {ran}"), before=before)
+    assert not ran.exists()
+
+
 def test_an_end_that_the_journal_does_not_take_is_recorded_later(
     balancer: RealHAProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,19 @@ from typing import Any
 import msgspec
 
 from slackwater.core.config import RetuneSettings
-from slackwater.core.messages import Change, ChangeCause, Cycle, Knobs, KnobState, Mode, ServerState, State, Verdict
+from slackwater.core.messages import (
+    Change,
+    ChangeCause,
+    Cycle,
+    Knobs,
+    KnobState,
+    Mode,
+    Sample,
+    Sched,
+    ServerState,
+    State,
+    Verdict,
+)
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.orders.knobs import RELEASE, Value
 from slackwater.retune import knowledge
@@ -19,6 +31,7 @@ from slackwater.retune.pool import RetunedPool
 
 NODES = ("web1", "web2", "web3")
 CHILDREN, FREQUENCY = "php_fpm.max_children", "cpu.frequency"
+CPUS = 4
 
 
 class PlayedCluster:
@@ -208,6 +221,7 @@ class Story:
                 self.pool.see(
                     msgspec.structs.replace(verdict, capacity_rps=self.capacity_rps, rt_p95_ms=self.p95_ms(node))
                 )
+                self.pool.see(Sample(1, node, "web", 0.0, "b", 0, 0.2, sched=Sched(cpus=CPUS)))
                 if node not in self.deaf:
                     self.pool.see(self.site.knobs(node))
             await self.pool.step()

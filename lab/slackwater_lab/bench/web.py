@@ -78,7 +78,7 @@ def tick(nodes: list[str], now: float, number: int) -> list[Message]:
         slow = place < SLOW
         rps, p95 = 80.0 + (number * 7 + place) % 9, 90.0 if slow else 8.0 + (number + place) % 5 / 2
         traffic = Traffic(rps=rps, rt_mean_ms=4.0, rt_p50_ms=3.0, rt_p95_ms=p95, rt_p99_ms=1.6 * p95, in_flight=3)
-        cpu, sched = Cpu("cgroup", 0.4, cores=2.0), Sched(9, 80, 0.4, 0.02, 5.0 if slow else 0.05)
+        cpu, sched = Cpu("cgroup", 0.4, cores=2.0), Sched(9, 80, 2, 0.4, 0.02, 5.0 if slow else 0.05)
         counters = Counters("pmu", cpi=1.2, cache_miss_rate=0.15)
         absent = {"frequency": "no cpufreq in this VM", "cpu.throttled": "no quota"}
         messages.append(
