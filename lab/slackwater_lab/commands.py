@@ -114,12 +114,12 @@ def second_stage_(
     all-noisy: values from the knowledge base; search: values that are found by trying. Cgroups may run on all CPUs
     here, as containers with a quota do: on one CPU more children bring nothing.
     """
-    if settings.kind == "uml" and scenario == "all-noisy" and set(knobs or (CHILDREN,)) == {CHILDREN}:
-        raise click.UsageError(
-            f"a guest has one CPU, so its {CHILDREN} is left alone by the knowledge base: expected `--scenario search`,"
-            " or another --knob"
-        )
     cpus = len(os.sched_getaffinity(0)) if settings.kind == "cgroup" else None
+    if cpus in {None, 1} and scenario == "all-noisy" and set(knobs or (CHILDREN,)) == {CHILDREN}:
+        raise click.UsageError(
+            f"a host has one CPU here, so its {CHILDREN} is left alone by the knowledge base: expected `--scenario"
+            " search`, or another --knob"
+        )
     settings = replace(settings, cpus=cpus, php_children=children, retunable=True)
     test = SecondStageTest(scenario, noise, seconds, rounds, clients, knobs or (CHILDREN,))
     with Lab(settings, progress) as cluster:

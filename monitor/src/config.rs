@@ -20,7 +20,7 @@ slackwater_node::settings! {
         node: String = String::new();
         /// The pool that the node serves in.
         pool: String = "web".to_owned();
-        /// Seconds between two Samples: always where pace.by_event is false, else in an event that lasts on a server without requests.
+        /// Seconds between two Samples: without pace.by_event always, else in long events.
         period_s: f64 = 0.2;
     }
     use [bus] BusSettings;

@@ -18,6 +18,7 @@ const VALUES: &[(&str, &[&str])] = &[
         &[
             "processes",
             "threads",
+            "cpus",
             "cpu_s_per_s",
             "run_delay_s_per_s",
             "run_delay_per_cpu_s",
@@ -250,7 +251,7 @@ fn config_lists_every_setting_with_default_and_help() {
         (&period["default"], &period["help"]),
         (
             &"0.2".into(),
-            &"Seconds between two Samples: always where pace.by_event is false, else in an event that lasts.".into()
+            &"Seconds between two Samples: without pace.by_event always, else in long events.".into()
         )
     );
     let text = out(&monitor().args(["config", "--list"]).output().expect("the command runs"));

@@ -216,8 +216,11 @@ class ReplacedPool:
             await self._claims.call(id_)
             await self._record(node, "replacing", f"it is empty; {self._settings.command} is called", id_)
             # Recording may have taken long.
-            if not all(server.weight == 0 and _is_empty(server) for server in self._check(node, drain)):
-                raise Stopped("it has requests again")
+            servers = self._check(node, drain)
+            if any(server.weight > 0 for server in servers):
+                raise Stopped("it has its weight back")
+            if not all(_is_empty(server) for server in servers):
+                raise Stopped(f"it is not empty any more: {_what_is_left(servers)}")
             if not self._access.leads:  # it may have died, and then the server has its requests back
                 raise Stopped("the lbengine of this controller does not drive the pool")
             has_called = self._runs = True

@@ -44,7 +44,7 @@ class RetunedNode(OrderedNode):
         self._is_lowered = False
         """Its frequency was lowered since the last episode, because of that."""
         self._cpus = 1
-        """CPUs that its web server may run on, as far as is known."""
+        """CPUs that its web server may run on; 1 where that is not known."""
 
     def may_set(self, knob: str) -> bool:
         return knob not in self._settings.leave_alone
@@ -112,7 +112,9 @@ class RetunedNode(OrderedNode):
             if name in tried:
                 value = tried[name] if tried[name] != knob.baseline else None
             elif (rule := self._knowledge.get(name)) is not None and name != MAXCONN and not (searches and rule.factor):
-                value = value_for(rule, knob, self.stage.severity) if self._has_enough_cpus(rule) else None
+                # What is turned stays so for the episode, whatever becomes of the CPUs.
+                may_turn = name in self.held or self._has_enough_cpus(rule)
+                value = value_for(rule, knob, self.stage.severity) if may_turn else None
             if value is not None:
                 values[name] = value
         return values

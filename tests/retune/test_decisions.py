@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import get_args
@@ -68,6 +69,23 @@ def test_a_web_server_on_one_cpu_keeps_its_children(cpus: int | None, children: 
     assert node.target_values(0.0).get("php_fpm.max_children") == children
     assert node.known_values({"php_fpm.max_children"}, 0.5, 0.0).get("php_fpm.max_children") == children
     assert node.ranges(0.0)["php_fpm.max_children"].expected == (-1 if children is None else 1), "a search tries fewer"
+
+
+def test_children_that_are_turned_stay_so_for_the_episode_whatever_becomes_of_the_cpus() -> None:
+    node = RetunedNode("web1", TIMING, load())
+    node.see_sample(Sample(1, "web1", "web", 0.0, "b", 0, 0.2, sched=Sched(cpus=2)), 0.0)
+    node.see_knobs(Knobs(1, "web1", "web", 0.0, "kind", [CHILDREN]), 0.0, lambda _: None)
+    node.stage.adopt(0.5, "words")
+    node.hold(CHILDREN.name, 16, "o1", 0.0)
+    node.see_sample(Sample(1, "web1", "web", 0.0, "b", 0, 0.2, sched=Sched(cpus=1)), 1.0)
+    assert node.target_values(1.0) == {CHILDREN.name: 16}
+
+
+def test_children_of_the_run_before_stay_until_the_cpus_are_known() -> None:
+    node = RetunedNode("web1", TIMING, load())
+    held = msgspec.structs.replace(CHILDREN, value=16, order="o1", by="retune")
+    node.see_knobs(Knobs(1, "web1", "web", 0.0, "kind", [held]), 0.0, lambda _: -math.inf)
+    assert node.target_values(0.0) == {CHILDREN.name: 16}
 
 
 @settings(deadline=None)

@@ -158,7 +158,7 @@ def run(lab: Lab, test: SecondStageTest, progress: Callable[[str], None]) -> dic
     for number in range(1, test.rounds + 1):
         rounds.append(Round(lab, controller, test).run())
         progress(f"round {number} of {test.rounds}: {sentence(rounds[-1])}")
-    settings = {**asdict(test), "php_children": lab.settings.php_children}
+    settings = {**asdict(test), "php_children": lab.settings.php_children, "cpus": lab.settings.cpus}
     result = {"machine": facts, "settings": settings, "rounds": rounds, "ratio": median_ratio(rounds)}
     if searching:
         result["remembered"] = json.loads((STATE_DIR / "retune.json").read_text())["values"]

@@ -128,7 +128,7 @@ impl Collector for WebThreads {
             ..Sched::default()
         };
         if self.cpus.is_none() {
-            absent(sample, "sched.cpus", "no process is there");
+            absent(sample, "sched.cpus", "the CPUs of no process can be read");
         }
         let reason = if threads == 0 {
             // Scan again at once, because the web server may have been restarted.

@@ -182,7 +182,7 @@ fn the_cpus_are_those_that_the_first_process_may_run_on() {
     fixture.advance_s(60.0);
     let sample = collector.sample();
     assert_eq!(sample.sched.expect("a value").cpus, None);
-    assert_eq!(sample.absent["sched.cpus"], "no process is there");
+    assert_eq!(sample.absent["sched.cpus"], "the CPUs of no process can be read");
 }
 
 #[test]
