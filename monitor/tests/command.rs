@@ -249,10 +249,7 @@ fn config_lists_every_setting_with_default_and_help() {
     let period = list.iter().find(|setting| setting["name"] == "period_s").expect("period_s");
     assert_eq!(
         (&period["default"], &period["help"]),
-        (
-            &"0.2".into(),
-            &"Seconds between two Samples: without pace.by_event always, else in long events.".into()
-        )
+        (&"0.2".into(), &"Seconds between two Samples: without pace.by_event always, else in long events.".into())
     );
     let text = out(&monitor().args(["config", "--list"]).output().expect("the command runs"));
     for setting in &list {

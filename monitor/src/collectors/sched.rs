@@ -121,12 +121,8 @@ impl Collector for WebThreads {
         }
         let processes = self.processes.clone()?;
         let threads = self.threads.len();
-        let mut sched = Sched {
-            processes: Some(processes),
-            threads: Some(threads as u64),
-            cpus: self.cpus,
-            ..Sched::default()
-        };
+        let mut sched =
+            Sched { processes: Some(processes), threads: Some(threads as u64), cpus: self.cpus, ..Sched::default() };
         if self.cpus.is_none() {
             absent(sample, "sched.cpus", "the CPUs of no process can be read");
         }

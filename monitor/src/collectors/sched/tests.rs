@@ -7,8 +7,7 @@ const MS: u64 = 1_000_000;
 
 fn thread(fixture: &Fixture, pid: u32, tid: u32, cpu_ms: u64, run_delay_ms: u64) {
     fixture.write(&format!("proc/{pid}/comm"), "apache2\n");
-    fixture
-        .write(&format!("proc/{pid}/task/{tid}/schedstat"), &format!("{} {} 12\n", cpu_ms * MS, run_delay_ms * MS));
+    fixture.write(&format!("proc/{pid}/task/{tid}/schedstat"), &format!("{} {} 12\n", cpu_ms * MS, run_delay_ms * MS));
 }
 
 fn close(value: Option<f64>, expected: f64) -> bool {
@@ -45,16 +44,10 @@ fn turns_divide_into_voluntary_and_involuntary_switches() {
     fixture.advance_s(0.5);
     turns(110, 68, 42);
     let sched = collector.sample().sched.expect("a value");
-    assert!(
-        close(sched.voluntary_switches_per_s, 16.0) && close(sched.involuntary_switches_per_s, 4.0),
-        "{sched:?}"
-    );
+    assert!(close(sched.voluntary_switches_per_s, 16.0) && close(sched.involuntary_switches_per_s, 4.0), "{sched:?}");
     fixture.advance_s(0.5);
     let sched = collector.sample().sched.expect("a value");
-    assert!(
-        close(sched.voluntary_switches_per_s, 0.0) && close(sched.involuntary_switches_per_s, 0.0),
-        "{sched:?}"
-    );
+    assert!(close(sched.voluntary_switches_per_s, 0.0) && close(sched.involuntary_switches_per_s, 0.0), "{sched:?}");
     fixture.remove("proc/10/task/10/status");
     fixture.advance_s(0.5);
     fixture.write("proc/10/task/10/schedstat", &format!("{} 7 120\n", 120 * MS));
