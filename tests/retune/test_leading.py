@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from slackwater.core.config import RetuneSettings
-from slackwater.core.messages import WSENGINE, Change, Cycle, Knobs, KnobState, Mode, State, Verdict
+from slackwater.core.messages import WSENGINE, Change, Cycle, Knobs, KnobState, Mode, Sample, Sched, State, Verdict
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.orders.access import SILENT_S, BusAccess, NotNow
 from slackwater.orders.knobs import REACHES_S
@@ -21,7 +21,7 @@ from slackwater.retune.best_values import BestValues
 from slackwater.retune.node import BY
 from slackwater.retune.pool import RetunedPool
 from tests.support.played_bus import PlayedBus, PlayedJournal
-from tests.support.played_retune import FREQUENCY, NODES, PlayedCluster, play
+from tests.support.played_retune import CPUS, FREQUENCY, NODES, PlayedCluster, play
 
 POOL = HAProxyPool(name="web", backend="web", socket="/s", mode="act")
 SETTINGS = RetuneSettings(mode="act", order_key="k", long_after_s=1.0)
@@ -61,6 +61,7 @@ class Controller:
                 state: State = "interference" if node == "web1" else "calm"
                 since_s = 0.0 if node == "web1" else 100.0
                 self.access.take(Verdict(1, node, "web", 100.0, state, since_s, 0.5, ["run delay"], "m"))
+                self.access.take(Sample(1, node, "web", 100.0, "b", 0, 0.2, sched=Sched(cpus=CPUS)))
                 self.access.take(self.nodes.knobs(node))
             await self.pool.step()
             await asyncio.sleep(0)
