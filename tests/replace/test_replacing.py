@@ -262,8 +262,10 @@ def test_the_command_is_not_called_where_the_weight_came_back_while_the_call_was
             monkeypatch.setattr(site.access, "request", no_drain)
             await site.access.request("undo", "host1", "as after a restart", what="drain")
             await site.until(
-                lambda: site.pool.cycle is not None
-                and any(server.server == "host1" and server.weight > 0 for server in site.pool.cycle.servers),
+                lambda: (
+                    site.pool.cycle is not None
+                    and any(server.server == "host1" and server.weight > 0 for server in site.pool.cycle.servers)
+                ),
                 "host1 has its weight back",
             )
 
