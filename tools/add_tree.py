@@ -3,6 +3,7 @@
 `python tools/add_tree.py machine RECORDINGS` trains the tree for virtual machines, `... balancer` the one for servers
 without a monitor: on the recordings of the tests where none are named, of which only the traffic is used. The
 recordings that the other trees were trained on are not kept; `slackwater train` makes all trees at once.
+`--calm` keeps the tree, and takes from recordings of calm how high its sums rise there: the threshold follows from that.
 `--score` writes nothing: it prints how well each half of the recordings is judged by a tree of the other half.
 """
 
@@ -20,8 +21,9 @@ import skops.io
 
 from slackwater.detector.classify import tree
 from slackwater.detector.recordings.recording import Recording, read
+from slackwater.detector.train import levels
 from slackwater.detector.train.balancer import seen_from_balancer
-from slackwater.detector.train.learned import replay
+from slackwater.detector.train.learned import replay, show
 from slackwater.detector.train.scores import Scores
 from slackwater.detector.train.training import OUTSIDE, fit_kind
 
@@ -59,11 +61,20 @@ def halves_scores(recordings: Sequence[Recording], kind: str, content: dict[str,
     return scores
 
 
+def with_calm(recordings: Sequence[Recording], kind: str, arrays: dict[str, Any]) -> dict[str, Any]:
+    """The arrays of a tree of the shipped model, with how high its sums rise in these recordings of calm."""
+    seen = show(recordings, tree.load(tree.SHIPPED), lambda *_: None)
+    sums = levels.calm_sums(seen, tree.Tree.of(arrays), tree.KINDS.index(kind))
+    print(f"{sums.days:.2f} node-days; the highest sums: {', '.join(f'{peak:.1f}' for peak in sums.peaks)}")
+    return {**arrays, "calm": sums.as_dict()}
+
+
 def asked() -> argparse.Namespace:
     """What the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=("machine", OUTSIDE))
     parser.add_argument("recordings", nargs="*", type=Path, help="files, or folders of them")
+    parser.add_argument("--calm", action="store_true", help="keep the tree, take its threshold from these recordings")
     parser.add_argument("--score", action="store_true", help="print the scores of halves, write nothing")
     return parser.parse_args()
 
@@ -82,15 +93,19 @@ def main() -> None:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         content = json.loads(archive.read(tree.PLAIN))
     metadata, trees = json.loads(content["metadata"]), content["trees"]
-    trees.pop(kind, None)
-    if question.score:
-        summary = halves_scores(recordings, kind, content).as_dict()
-        for name in SCORES:
-            print(f"{name}: {json.dumps(summary[name])}")
-        return
     classifiers = skops.io.loads(data, trusted=tree.REVIEWED)["classifiers"]
-    classifiers[kind], trees[kind] = fit_kind(recordings, kind, trees, content["coefficients"], lambda *_: None)
-    metadata[kind] = [Path(recording.path).name for recording in recordings]
+    if question.calm:
+        trees[kind] = with_calm(recordings, kind, trees[kind])
+        metadata[f"{kind}, calm"] = [Path(recording.path).name for recording in recordings]
+    else:
+        trees.pop(kind, None)
+        if question.score:
+            summary = halves_scores(recordings, kind, content).as_dict()
+            for name in SCORES:
+                print(f"{name}: {json.dumps(summary[name])}")
+            return
+        classifiers[kind], trees[kind] = fit_kind(recordings, kind, trees, content["coefficients"], lambda *_: None)
+        metadata[kind] = [Path(recording.path).name for recording in recordings]
     tree.save(
         tree.SHIPPED,
         {"classifiers": classifiers, "trees": trees, "coefficients": content["coefficients"]},

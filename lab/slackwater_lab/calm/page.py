@@ -12,6 +12,7 @@ from slackwater_lab.calm.machine_load import RULE
 from slackwater_lab.calm.plan import LEVELS_S, PLACES_PER_HOUR
 from slackwater_lab.cells import templates
 from slackwater_lab.cluster.commit import DECISION_CODE
+from slackwater_lab.cluster.lab import HYPERVISORS
 from slackwater_lab.compare.measured import machine_of
 from slackwater_lab.disturb import swing
 from slackwater_lab.disturb.timetable import DISTURBANCE_S, DISTURBANCES
@@ -30,6 +31,7 @@ def page(minutes: Sequence[Minute], data: str, place: str) -> str:
         replay=shlex.join(["slackwater", "lab", "calm", *files, "--replay"]),
         minutes=current,
         view=current[-1].view if current else "monitors",
+        are_guests=bool(current) and _are_guests(current[-1]),
         others=len(minutes) - len(current),
         total=summary.summary(current),
         word=summary.reached(summary.rates(current)[0]),
@@ -54,8 +56,9 @@ def page(minutes: Sequence[Minute], data: str, place: str) -> str:
 def _command(minute: Minute, files: Sequence[str]) -> str:
     unseen = {"clock_step"} if minute.view == "balancer" else set()
     kinds = ["all"] if set(minute.kinds) == set(DISTURBANCES) - unseen else minute.kinds
+    hosts = f"uml:{minute.hosts}" if _are_guests(minute) else str(minute.hosts)
     words = [
-        *("slackwater", "lab", "calm", "--hosts", str(minute.hosts), "--pools", str(minute.pools)),
+        *("slackwater", "lab", "calm", "--hosts", hosts, "--pools", str(minute.pools)),
         *("--quota", f"{minute.quota_cores:g}", "--period-ms", f"{1000 * minute.period_s:g}"),
         *("--load", f"{minute.load:g}", "--seed", str(minute.seed)),
         *(word for kind in kinds for word in ("--disturbance", kind)),
@@ -63,6 +66,10 @@ def _command(minute: Minute, files: Sequence[str]) -> str:
         *(("--view", minute.view) if minute.view != "monitors" else ()),
     ]
     return shlex.join([*words, *files])
+
+
+def _are_guests(minute: Minute) -> bool:
+    return bool(minute.machine["hypervisor"] == HYPERVISORS["uml"])
 
 
 def _example(files: Sequence[str]) -> str:

@@ -67,6 +67,10 @@ class PreparedNoise:
     """Waits until their buffers are filled. Raises LabError."""
 
 
+HYPERVISORS = {"uml": "User Mode Linux, steal hidden", "cgroup": "none: cgroups of this machine's kernel"}
+"""What results say of each kind of host."""
+
+
 @dataclass(frozen=True)
 class LabSettings:
     """The shape of the lab. The figures in the documents are measured with the defaults."""
@@ -334,9 +338,7 @@ class Lab:
     @property
     def hypervisor(self) -> str:
         """The hypervisor in words, and whether the hosts see steal."""
-        return (
-            "User Mode Linux, steal hidden" if self.settings.kind == "uml" else "none: cgroups of this machine's kernel"
-        )
+        return HYPERVISORS[self.settings.kind]
 
     def vm_cpu_s(self) -> float:
         """CPU seconds that the guests used so far, all together."""
