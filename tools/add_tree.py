@@ -3,7 +3,8 @@
 `python tools/add_tree.py machine RECORDINGS` trains the tree for virtual machines, `... balancer` the one for servers
 without a monitor: on the recordings of the tests where none are named, of which only the traffic is used. The
 recordings that the other trees were trained on are not kept; `slackwater train` makes all trees at once.
-`--calm` keeps the tree, and takes from recordings of calm how high its sums rise there: the threshold follows from that.
+`--calm` keeps the tree, and takes from recordings of calm how high its sums rise there, from which the threshold
+follows.
 `--score` writes nothing: it prints how well each half of the recordings is judged by a tree of the other half.
 """
 
