@@ -51,8 +51,8 @@ INSTEAD = {
         "tests/packaging/test_rollout.py",
         "ansible-playbook --syntax-check -i my-site/hosts.yml slackwater.slackwater.site",
     ),
-    "apt install slackwater-controller": Instead(
-        "needs the packages in a repository", "tests/packaging/test_clean_install.py", "make -n repo"
+    "apt install ./slackwater-controller_*.deb": Instead(
+        "needs the package that `make deb` builds", "tests/packaging/test_clean_install.py", "make -n deb"
     ),
     "slackwater monitors": Instead(
         "needs a configuration that nothing has changed", "tests/lbengine/test_init.py", "slackwater monitors --help"

@@ -81,7 +81,7 @@ def test_a_dead_haproxy_is_what_is_dead(today: Day) -> None:
     today.site.haproxy.kill()
     printed = today.until(today.status, lambda text: "HAProxy has not answered since" in text, "status")
     assert "slackwater serve" not in printed
-    assert "weights of pool web are neither known nor set" in printed
+    assert "the weights of pool web can be neither read nor set" in printed
     page = today.until(lambda: today.page("/"), lambda text: "HAProxy has not answered since" in text, "the overview")
     assert "The controller is silent" not in page
     status, lines = today.check()
