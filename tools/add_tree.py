@@ -4,8 +4,7 @@
 without a monitor: on the recordings of the tests where none are named, of which only the traffic is used. The
 recordings that the other trees were trained on are not kept; `slackwater train` makes all trees at once.
 `--calm` keeps the tree, and takes from recordings of calm how high its sums rise there, from which the threshold
-follows.
-`--score` writes nothing: it prints how well each half of the recordings is judged by a tree of the other half.
+follows. `--score` writes nothing: it prints how well each half of the recordings is judged by a tree of the other half.
 """
 
 from __future__ import annotations
@@ -94,17 +93,17 @@ def main() -> None:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         content = json.loads(archive.read(tree.PLAIN))
     metadata, trees = json.loads(content["metadata"]), content["trees"]
+    shipped = trees.pop(kind, None)
+    if question.score:
+        summary = halves_scores(recordings, kind, content).as_dict()
+        for name in SCORES:
+            print(f"{name}: {json.dumps(summary[name])}")
+        return
     classifiers = skops.io.loads(data, trusted=tree.REVIEWED)["classifiers"]
     if question.calm:
-        trees[kind] = with_calm(recordings, kind, trees[kind])
+        trees[kind] = with_calm(recordings, kind, shipped)
         metadata[f"{kind}, calm"] = [Path(recording.path).name for recording in recordings]
     else:
-        trees.pop(kind, None)
-        if question.score:
-            summary = halves_scores(recordings, kind, content).as_dict()
-            for name in SCORES:
-                print(f"{name}: {json.dumps(summary[name])}")
-            return
         classifiers[kind], trees[kind] = fit_kind(recordings, kind, trees, content["coefficients"], lambda *_: None)
         metadata[kind] = [Path(recording.path).name for recording in recordings]
     tree.save(

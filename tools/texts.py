@@ -39,9 +39,8 @@ class Text:
 def texts(path: Path, root: Path = ROOT) -> Iterator[Text]:
     """The texts of a Python file or a template below `root`, in the order of their lines."""
     source, name = path.read_text(encoding="utf-8"), str(path.relative_to(root))
-    made = {".html": _of_template, ".js": _of_script, ".rs": _of_rust, ".yml": _of_alerts}.get(path.suffix, _of_python)(
-        source
-    )
+    readers = {".html": _of_template, ".js": _of_script, ".rs": _of_rust, ".yml": _of_alerts}
+    made = readers.get(path.suffix, _of_python)(source)
     for line, text in sorted(made):
         if not SQL.match(text) and sum(bool(WORD.search(word)) for word in text.split()) >= LEAST_WORDS:
             yield Text(name, line, " ".join(text.split()))

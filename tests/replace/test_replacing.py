@@ -184,95 +184,82 @@ def test_a_pause_before_the_command_ends_it_and_its_drain(balancer: RealHAProxy,
     assert not ran.exists()
 
 
-def while_the_call_is_recorded(
-    site: ReplacedSite, happens: Callable[[], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+def is_given_up_where(
+    happens: Callable[[ReplacedSite], Awaitable[None]],
+    why: str,
+    balancer: RealHAProxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Makes the record of the call wait for what happens."""
-    record = site.access.record
+    """The record of the call waits for what happens; then the command is not called, for this reason."""
+    ran = tmp_path / "ran"
 
-    async def slowly(node: str, what: str, after: str, why: str, cause: ChangeCause, **more: Any) -> str:
-        id_ = await record(node, what, after, why, cause, **more)
-        if cause == "replacing":
-            await happens()
-        return id_
+    async def story(site: ReplacedSite) -> None:
+        await site.until_cause("replace_given_up")
+        assert site.changes()[-1].why == why
+        assert site.attempts()[0].ran_unix_s is not None, "it counts as the machine of its day"
 
-    monkeypatch.setattr(site.access, "record", slowly)
+    async def before(site: ReplacedSite) -> None:
+        record = site.access.record
+
+        async def slowly(node: str, what: str, after: str, why: str, cause: ChangeCause, **more: Any) -> str:
+            id_ = await record(node, what, after, why, cause, **more)
+            if cause == "replacing":
+                await happens(site)
+            return id_
+
+        monkeypatch.setattr(site.access, "record", slowly)
+
+    play(balancer, tmp_path, story, script(tmp_path, f"touch {ran}"), before=before)
+    assert not ran.exists()
 
 
 def test_a_pause_while_the_call_is_being_recorded_keeps_the_command_from_being_called(
     balancer: RealHAProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran = tmp_path / "ran"
+    async def pause(site: ReplacedSite) -> None:
+        await site.command(action="pause")
+        await site.until(lambda: site.pool.cycle is not None and site.pool.cycle.paused, "the pause")
 
-    async def story(site: ReplacedSite) -> None:
-        await site.until_cause("replace_given_up")
-        assert site.changes()[-1].why == "the pool is paused"
-        assert site.attempts()[0].ran_unix_s is not None, "it counts as the machine of its day"
-
-    async def before(site: ReplacedSite) -> None:
-        async def pause() -> None:
-            await site.command(action="pause")
-            await site.until(lambda: site.pool.cycle is not None and site.pool.cycle.paused, "the pause")
-
-        while_the_call_is_recorded(site, pause, monkeypatch)
-
-    play(balancer, tmp_path, story, script(tmp_path, f"touch {ran}"), before=before)
-    assert not ran.exists()
+    is_given_up_where(pause, "the pool is paused", balancer, tmp_path, monkeypatch)
 
 
 def test_the_command_is_not_called_where_lbengine_fell_silent_while_the_call_was_being_recorded(
     balancer: RealHAProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its server may have its requests back by then."""
-    ran = tmp_path / "ran"
 
-    async def story(site: ReplacedSite) -> None:
-        await site.until_cause("replace_given_up")
-        assert site.changes()[-1].why == "the lbengine of this controller does not drive the pool"
+    async def fall_silent(site: ReplacedSite) -> None:
+        site.is_lbengine_alive = False
+        await site.until(lambda: not site.access.leads, "lbengine is silent")
 
-    async def before(site: ReplacedSite) -> None:
-        async def fall_silent() -> None:
-            site.is_lbengine_alive = False
-            await site.until(lambda: not site.access.leads, "lbengine is silent")
-
-        while_the_call_is_recorded(site, fall_silent, monkeypatch)
-
-    play(balancer, tmp_path, story, script(tmp_path, f"touch {ran}"), before=before)
-    assert not ran.exists()
+    why = "the lbengine of this controller does not drive the pool"
+    is_given_up_where(fall_silent, why, balancer, tmp_path, monkeypatch)
 
 
 def test_the_command_is_not_called_where_the_weight_came_back_while_the_call_was_being_recorded(
     balancer: RealHAProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lbengine that was started anew knows of no drain until it is renewed."""
-    ran = tmp_path / "ran"
 
-    async def story(site: ReplacedSite) -> None:
-        await site.until_cause("replace_given_up")
-        assert site.changes()[-1].why == "it has its weight back"
-
-    async def before(site: ReplacedSite) -> None:
+    async def forget_the_drain(site: ReplacedSite) -> None:
         request = site.access.request
 
         async def no_drain(action: str, node: str, why: str, **more: Any) -> None:
             if action != "drain":
                 await request(action, node, why, **more)
 
-        async def forget_the_drain() -> None:
-            monkeypatch.setattr(site.access, "request", no_drain)
-            await site.access.request("undo", "host1", "as after a restart", what="drain")
-            await site.until(
-                lambda: (
-                    site.pool.cycle is not None
-                    and any(server.server == "host1" and server.weight > 0 for server in site.pool.cycle.servers)
-                ),
-                "host1 has its weight back",
-            )
+        monkeypatch.setattr(site.access, "request", no_drain)
+        await site.access.request("undo", "host1", "as after a restart", what="drain")
+        await site.until(
+            lambda: (
+                site.pool.cycle is not None
+                and any(server.server == "host1" and server.weight > 0 for server in site.pool.cycle.servers)
+            ),
+            "host1 has its weight back",
+        )
 
-        while_the_call_is_recorded(site, forget_the_drain, monkeypatch)
-
-    play(balancer, tmp_path, story, script(tmp_path, f"touch {ran}"), before=before)
-    assert not ran.exists()
+    is_given_up_where(forget_the_drain, "it has its weight back", balancer, tmp_path, monkeypatch)
 
 
 def test_an_end_that_the_journal_does_not_take_is_recorded_later(
