@@ -28,7 +28,9 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
 /// Faults of async-nats 0.51 that end the program: docs/operations/security.md.
 fn is_known(data: &[u8]) -> bool {
     let has_long_number = data.split(|byte| !byte.is_ascii_digit()).any(|digits| digits.len() > 15);
-    has_long_number || data.windows(6).any(|part| part == b"-ERR\r\n")
+    let has_headers = data.windows(4).any(|part| part == b"HMSG");
+    let has_single_return = data.windows(2).any(|part| part[0] == b'\r' && part[1] != b'\n');
+    has_long_number || (has_headers && has_single_return) || data.windows(6).any(|part| part == b"-ERR\r\n")
 }
 
 /// Serves these bytes to a client, then serves well, and waits until the client receives a message.
