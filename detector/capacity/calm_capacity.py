@@ -4,7 +4,8 @@ Nothing measures how busy such a server is. A processor-sharing server of capaci
 answers in W = 1/(μ - r) on average, so μ = r + 1/W. The capacity may be higher: part of W may be spent elsewhere, and a
 server may have several processors. It may be lower: a server with a CPU quota works at a processor's full speed until
 the quota is spent. In the laboratory it is lower by up to a third, in the simulator's pools with quotas by up to
-two thirds, so the standard error is a half.
+two thirds, so the standard error is a half. What a server never carried it may not carry, so the capacity is within
+`LEAST_OVER_HIGHEST` and `MOST_OVER_HIGHEST` times the highest rate of its calm.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ MEMORY_S = 30.0
 """After this much calm an observation counts for 1/e."""
 ERROR = 0.5
 """Standard error, as a share of the capacity."""
-OVER_HIGHEST = 1.5
-"""The capacity is at least this many times the highest rate of calm: of what has such an error two thirds are counted
-on (`slackwater.lbengine.decision.loads`), and that rate is sure."""
+LEAST_OVER_HIGHEST = 1.5
+"""Of a capacity with such an error two thirds are counted on (`slackwater.lbengine.decision.loads`), so at least the
+highest rate of calm is: that is sure."""
+MOST_OVER_HIGHEST = 3.0
+"""At most twice the highest rate of calm is counted on. There it counts as half full
+(`slackwater.detector.features.calm_rate`)."""
 
 
 class CalmCapacity(SlotArrays):
@@ -51,4 +55,4 @@ class CalmCapacity(SlotArrays):
         self._seconds[here] = kept * self._seconds[here] + time_s
         held, count, seconds = self._held[slots], self._requests[slots], self._seconds[slots]
         by_times = np.where(held > 0.0, count / np.maximum(seconds, 1e-9) + count / np.maximum(held, 1e-9), np.nan)
-        return np.fmax(by_times, OVER_HIGHEST * highest_rps)
+        return np.fmin(np.fmax(by_times, LEAST_OVER_HIGHEST * highest_rps), MOST_OVER_HIGHEST * highest_rps)

@@ -13,7 +13,7 @@ import pytest
 
 from slackwater.core import messages
 from slackwater.core.messages import Sample, Traffic, Verdict
-from slackwater.detector.capacity.calm_capacity import ERROR, OVER_HIGHEST, CalmCapacity
+from slackwater.detector.capacity.calm_capacity import ERROR, LEAST_OVER_HIGHEST, MOST_OVER_HIGHEST, CalmCapacity
 from slackwater.detector.classify.tree import PLAIN, SHIPPED, load, model_of
 from slackwater.detector.explain import TAIL_ALONE
 from slackwater.detector.judge import HIGHEST_RPS
@@ -44,24 +44,25 @@ def test_a_server_that_is_slow_by_itself_is_slow_and_no_cause_is_named(seed: int
     assert seconds_until(judge, cluster, "host1", "calm") <= 10.0
 
 
-def test_the_calm_capacity_is_that_of_a_processor_sharing_queue_or_more_than_was_carried() -> None:
-    slots, calm = np.array([0, 1, 2]), np.array([True, True, False])
+def test_the_calm_capacity_is_that_of_a_processor_sharing_queue_within_what_was_carried() -> None:
+    slots, calm = np.arange(4), np.array([True, True, False, True])
     capacity = CalmCapacity()
-    capacity.resize(3)
-    nothing, no_time = np.full(3, np.nan), np.zeros(3)
+    capacity.resize(4)
+    nothing, no_time = np.full(4, np.nan), np.zeros(4)
     assert np.isnan(capacity.update(slots, nothing, nothing, nothing, no_time, calm)).all()
     for _ in range(50):
         rps, rt_ms, highest = (
-            np.array([50.0, 300.0, 50.0]),
-            np.array([20.0, 20.0, 20.0]),
-            np.array([50.0, 600.0, np.nan]),
+            np.array([50.0, 300.0, 50.0, 30.0]),
+            np.array([20.0, 20.0, 20.0, 2.0]),
+            np.array([50.0, 600.0, np.nan, 40.0]),
         )
-        known = capacity.update(slots, rps, rt_ms, highest, np.full(3, 0.2), calm)
+        known = capacity.update(slots, rps, rt_ms, highest, np.full(4, 0.2), calm)
     assert known[0] == pytest.approx(100.0)
-    assert known[1] == pytest.approx(OVER_HIGHEST * 600.0), "what it carried is sure"
+    assert known[1] == pytest.approx(LEAST_OVER_HIGHEST * 600.0), "what it carried is sure"
     assert np.isnan(known[2]), "nothing is learnt from what is not calm"
     idle = capacity.update(slots[:1], np.zeros(1), np.full(1, np.nan), np.full(1, 50.0), np.full(1, 60.0), calm[:1])
-    assert idle[0] >= OVER_HIGHEST * 50.0
+    assert idle[0] >= LEAST_OVER_HIGHEST * 50.0
+    assert known[3] == pytest.approx(MOST_OVER_HIGHEST * 40.0), "530 by its times, which may be those of a quota's rest"
 
 
 def test_a_calm_server_without_a_monitor_has_a_capacity_and_a_slow_one_has_none() -> None:

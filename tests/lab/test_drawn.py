@@ -104,16 +104,20 @@ def test_those_that_are_asked_for_play_beside_leastconn(tmp_path: Path) -> None:
 
 
 def test_the_page_has_the_players_their_worst_and_the_command(tmp_path: Path) -> None:
-    page, players = tmp_path / "page.md", ["--player", "slackwater-lb-lc", "--player", "random2"]
+    page, names = tmp_path / "page.md", ("slackwater-lb-lc", "slackwater-lb-random", "random2")
+    players = [word for name in names for word in ("--player", name)]
     asked = ["simulate", "--random", "1", *players, "--out", str(tmp_path), "--page", str(page)]
     done = CliRunner().invoke(lab, asked)
     assert done.exit_code == 0, done.output
     text = page.read_text()
     assert "\n| `random2` | " in text
-    assert "\n| **`slackwater-lb-lc`** | " in text
-    assert "| `leastconn` |" not in text
-    assert text.count("\n| 0 | ") == 1, "the worst of Slackwater's players alone"
-    assert f"\nslackwater lab {' '.join(asked)}\n" in text
+    assert text.count("\n| **`slackwater-lb-lc`** | ") == 2, "against its balance alone, and against leastconn"
+    for ours, alone in (("lc", "leastconn"), ("random", "random2")):
+        assert f"\n| **`slackwater-lb-{ours}`** | `{alone}` | " in text
+    assert "\n| `leastconn` |" not in text
+    assert text.count("\n| 0 | ") == 2, "the worst of Slackwater's players alone"
+    assert "\nslackwater lab simulate --random 1 " in text
+    assert "--out FOLDER" in text
     summary = drawn.summary(drawn.read(tmp_path, 1, 1, ("leastconn", "random2")), 2, ("leastconn", "random2"))
     assert "**CUT SHORT**: 1 of 2 scenarios." in drawn.page(summary, (), "command")
 

@@ -83,10 +83,11 @@ def run(
 
 
 def summary(played: Sequence[Played], count: int, players: Sequence[str]) -> dict[str, Any]:
-    """Each player against `leastconn` over all scenarios that were played, and the worst ten of each.
+    """Each player against `leastconn` over all scenarios that were played, and against its own balance alone, with the
+    worst ten of each by that.
 
     A ratio of 1.1 is 10% worse. Of scenarios that nobody can carry (`carried` is false) the queues grow for as long as
-    they are simulated.
+    they are simulated. Players whose balance did not play alone are held against `leastconn`.
     """
     rows = [_row(scenario, players) for scenario in played]
     return {
@@ -95,34 +96,46 @@ def summary(played: Sequence[Played], count: int, players: Sequence[str]) -> dic
         "asked": count,
         "played": len(rows),
         "carried": sum(row["carried"] for row in rows),
-        "players": {name: _against(rows, name) for name in players},
+        "players": {name: _against(rows, name, "ratio") for name in players},
+        "to_alone": {name: _against(rows, name, "to_alone") for name in players if drawn.alone(name) != name},
+        "alone": {name: _alone(name, players) for name in players},
         "worst": {name: _worst(rows, name) for name in players if name != REFERENCE},
     }
 
 
+def _alone(name: str, players: Sequence[str]) -> str:
+    return drawn.alone(name) if drawn.alone(name) in players and drawn.alone(name) != name else REFERENCE
+
+
 def _row(played: Played, players: Sequence[str]) -> dict[str, Any]:
     setup, felt = played.setup, played.players
-    reference = felt[REFERENCE]
+
+    def ratios(name: str, other: str) -> dict[str, float]:
+        return {key: felt[name][key] / felt[other][key] for key in MEASURES}
+
     return {
         "number": played.number,
         "setup": setup,
         "carried": setup["load"] < 1.0 - setup["noisy"] * setup["taken"],
         "felt": {name: felt[name] for name in players},
-        "ratio": {name: {key: felt[name][key] / reference[key] for key in MEASURES} for name in players},
+        "ratio": {name: ratios(name, REFERENCE) for name in players},
+        "to_alone": {name: ratios(name, _alone(name, players)) for name in players},
     }
 
 
-def _against(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
+def _against(rows: Sequence[Mapping[str, Any]], name: str, kind: str) -> dict[str, Any]:
+    """`kind`: the key of the ratios in a row."""
     figures: dict[str, Any] = {}
     for key in MEASURES:
-        ratios = [row["ratio"][name][key] for row in rows]
+        ratios = [row[kind][name][key] for row in rows]
         if ratios:
             low, middle, high, most = np.percentile(ratios, [5, 50, 95, 100]).tolist()
-            worse = sum(ratio > 1.0 + WORSE for ratio in ratios)
-            carried = sum(row["ratio"][name][key] > 1.0 + WORSE for row in rows if row["carried"])
             figures[key] = {
-                "median": middle, "p5": low, "p95": high, "most": most, "worse": worse, "worse_carried": carried
-            }  # fmt: skip
+                **{"median": middle, "p5": low, "p95": high, "most": most},
+                "worse": sum(ratio > 1.0 + WORSE for ratio in ratios),
+                "worse_carried": sum(row[kind][name][key] > 1.0 + WORSE for row in rows if row["carried"]),
+                "better": sum(ratio < 1.0 / (1.0 + WORSE) for ratio in ratios),
+            }
     figures["best"] = sum(
         row["felt"][name][MEASURES[0]] <= min(felt[MEASURES[0]] for felt in row["felt"].values()) for row in rows
     )
@@ -130,27 +143,35 @@ def _against(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
 
 
 def _worst(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
-    order = sorted(rows, key=lambda row: row["ratio"][name][MEASURES[0]], reverse=True)
+    order = sorted(rows, key=lambda row: row["to_alone"][name][MEASURES[0]], reverse=True)
     return [
         {key: row[key] for key in ("number", "setup", "carried")}
-        | {"ratio": row["ratio"][name], "ours": row["felt"][name], REFERENCE: row["felt"][REFERENCE]}
+        | {"ratio": row["to_alone"][name], "ours": row["felt"][name]}
         for row in order[:WORST]
     ]
 
 
 def tables(result: Mapping[str, Any], shown: Sequence[str]) -> list[Table]:
-    """A table of all players against `leastconn`, and the ten worst scenarios of the players in `shown`."""
-    title = f"against {REFERENCE}, {result['played']} of {result['asked']} scenarios, seed {result['seed']}: ratios"
+    """A table of all players against `leastconn`, one of those that have their balance alone beside them against that,
+    and the ten worst scenarios of the players in `shown`."""
+    of = f"{result['played']} of {result['asked']} scenarios, seed {result['seed']}: ratios"
+    shared = [_everybody(result["players"], f"against {REFERENCE}, {of}")]
+    if result["to_alone"]:
+        shared.append(_everybody(result["to_alone"], f"against the same balance alone, {of}"))
+    return [*shared, *(_worst_table(name, result["worst"][name]) for name in shown if name in result["worst"])]
+
+
+def _everybody(players: Mapping[str, Mapping[str, Any]], title: str) -> Table:
     columns = ("player", "means/s: median", "5% to 95%", "most", "worse by 10%", "of these carried")
-    everybody = Table(*columns, "p95: median", "worse", "p99: median", "worse", title=title, box=None)
-    for name, ratios in result["players"].items():
+    table = Table(*columns, "p95: median", "worse", "p99: median", "worse", title=title, box=None)
+    for name, ratios in players.items():
         first, p95, p99 = (ratios.get(key) for key in (MEASURES[0], "p95_ms", "p99_ms"))
         if first is not None:
             cells = [f"{first['median']:.2f}", f"{first['p5']:.2f} to {first['p95']:.2f}", f"{first['most']:.1f}"]
             cells += [str(first["worse"]), str(first["worse_carried"])]
             cells += [text for two in (p95, p99) for text in (f"{two['median']:.2f}", str(two["worse"]))]
-            everybody.add_row(name, *cells)
-    return [everybody, *(_worst_table(name, result["worst"][name]) for name in shown if name in result["worst"])]
+            table.add_row(name, *cells)
+    return table
 
 
 def page(result: Mapping[str, Any], shown: Sequence[str], command: str) -> str:
@@ -175,6 +196,6 @@ def _worst_row(row: Mapping[str, Any]) -> list[str]:
         *(str(row["number"]), f"{setup['servers']}, {kind}", f"{setup['load']:.2f}"),
         f"{round(setup['noisy'] * setup['servers'])}, {setup['taken']:.2f}",
         *(f"{setup['episode_s']:.1f}" if setup["episode_s"] else "all", "yes" if row["carried"] else "no"),
-        f"{row['ours'][MEASURES[0]]:.1f} for {row[REFERENCE][MEASURES[0]]:.1f}",
+        f"{row['ours'][MEASURES[0]]:.1f} for {row['ours'][MEASURES[0]] / ratio[MEASURES[0]]:.1f}",
         *(f"{ratio[key]:.2f}" for key in (MEASURES[0], "p95_ms", "p99_ms")),
     ]

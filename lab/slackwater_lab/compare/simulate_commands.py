@@ -27,11 +27,11 @@ BALANCES = (
 )
 PLAYERS = (
     *("static", *BALANCES[1:], "slackwater", "slackwater-lc", "slackwater-random2"),
-    *("slackwater-lb-lc", "slackwater-lb-random", "oracle-lc", "oracle-split", "oracle-split-lc"),
+    *("slackwater-lb", "slackwater-lb-lc", "slackwater-lb-random", "oracle-lc", "oracle-split", "oracle-split-lc"),
 )
 """Names of the players of drawn scenarios."""
 OF_DRAWN = frozenset({"drawn", "players", "folder", "minutes", "page", "seed", "json_file"})
-SHOWN = ("slackwater", "slackwater-lc", "slackwater-lb-lc")
+SHOWN = ("slackwater-lb", "slackwater-lb-lc", "slackwater-lb-random", "slackwater-lc")
 
 GIVEN = "slackwater.simulate.given"
 
@@ -179,7 +179,8 @@ def _drawn(
     summary = drawn.summary(played, count, players)
     shown = [name for name in SHOWN if name in players]
     if page is not None and played:
-        command = ["slackwater", "lab", "simulate", *context.meta[GIVEN]]
+        given = ["FOLDER" if word == str(folder) else word for word in context.meta[GIVEN]]
+        command = ["slackwater", "lab", "simulate", *given]
         page.write_text(drawn.page(summary, shown, shlex.join(command)))
     if not write_json(summary, json_file):
         return

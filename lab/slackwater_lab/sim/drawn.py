@@ -31,6 +31,7 @@ PLAYERS: dict[str, tuple[str, str]] = {
     "slackwater": ("slackwater", "roundrobin"),
     "slackwater-lc": ("slackwater", "leastconn"),
     "slackwater-random2": ("slackwater", "random2"),
+    "slackwater-lb": ("slackwater-lb", "roundrobin"),
     "slackwater-lb-lc": ("slackwater-lb", "leastconn"),
     "slackwater-lb-random": ("slackwater-lb", "random2"),
     "oracle-lc": ("oracle", "leastconn"),
@@ -38,6 +39,12 @@ PLAYERS: dict[str, tuple[str, str]] = {
     "oracle-split-lc": ("oracle-split", "leastconn"),
 }
 """Name -> policy and balance of a setup."""
+
+
+def alone(player: str) -> str:
+    """The player that is this one's balance without Slackwater or an oracle; itself if it is such a one."""
+    balance = PLAYERS[player][1]
+    return next(name for name, played in PLAYERS.items() if played == ("static", balance))
 
 
 def scenario(seed: int, number: int) -> Setup:
