@@ -165,8 +165,8 @@ def _everybody(players: Mapping[str, Mapping[str, Any]], title: str) -> Table:
     columns = ("player", "means/s: median", "5% to 95%", "most", "worse by 10%", "of these carried")
     table = Table(*columns, "p95: median", "worse", "p99: median", "worse", title=title, box=None)
     for name, ratios in players.items():
-        first, p95, p99 = (ratios.get(key) for key in (MEASURES[0], "p95_ms", "p99_ms"))
-        if first is not None:
+        if MEASURES[0] in ratios:
+            first, p95, p99 = (ratios[key] for key in (MEASURES[0], "p95_ms", "p99_ms"))
             cells = [f"{first['median']:.2f}", f"{first['p5']:.2f} to {first['p95']:.2f}", f"{first['most']:.1f}"]
             cells += [str(first["worse"]), str(first["worse_carried"])]
             cells += [text for two in (p95, p99) for text in (f"{two['median']:.2f}", str(two["worse"]))]
