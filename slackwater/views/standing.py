@@ -82,7 +82,7 @@ _WORDS: dict[Kind, _Words] = {
     "paused": _Words(
         "paused",
         "{Pools} {have} the baseline weights, and nothing is changed until somebody resumes.",
-        "`slackwater resume` when the reason for the pause is over.",
+        "`slackwater resume {options}` when the reason for the pause is over.",
     ),
     "act": _Words(
         "acting",
@@ -149,5 +149,6 @@ def _said(kind: Kind, views: Sequence[PoolStatus], error: str = "") -> Standing:
     pools = f"pool{'s' if len(names) != 1 else ''} {listed(names)}"
     have = "has" if len(names) == 1 else "have"
     known = {"pools": pools, "Pools": f"P{pools[1:]}", "have": have, "error": error}
+    known["options"] = f"--pool {names[0]}" if len(names) == 1 else "--all"
     known |= {"balancer": f"{balancer[:1].upper()}{balancer[1:]}", "since": since}
     return Standing(words.state, SYMBOLS[words.state], words.sentence.format(**known), words.todo.format(**known))

@@ -40,11 +40,11 @@ class ClientError(Exception):
 
 
 def pool_with(client: ControllerClient, node: str) -> str | None:
-    """The pool that has a node, or a server, of this name; None where there are no several pools, or none has it.
+    """The pool that has a node, or a server, of this name; None where there are no several pools.
 
-    Raises ClientError where several pools have one.
+    Raises ClientError where several pools have one, or none.
     """
-    if len(client.pools()) < 2:
+    if len(pools := client.pools()) < 2:
         return None
     views = client.views(None)
     for names in (
@@ -55,7 +55,9 @@ def pool_with(client: ControllerClient, node: str) -> str | None:
             raise ClientError(f"several pools have `{node}`, name one with --pool: {', '.join(names)}")
         if names:
             return names[0]
-    return None
+    raise ClientError(
+        f"no pool has a server `{node}`; of one that was removed, name the pool with --pool: {', '.join(pools)}"
+    )
 
 
 class ControllerClient(Protocol):
