@@ -205,7 +205,7 @@ def _as_text(result: InitResult, settings: ControllerSettings) -> str:
 
 def _about(backend: FoundBackend, is_pool: bool, why_not: str) -> list[str]:
     shown = [
-        f"{server.name} {_place(server)} weight {server.weight}{_configured(server)}"
+        f"{server.name} {_place(server)} weight {server.weight}{_configured(server)}{' backup' * server.backup}"
         for server in backend.servers
         if not server.placeholder
     ]
