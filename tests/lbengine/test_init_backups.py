@@ -1,4 +1,4 @@
-"""`slackwater init` and `monitors` where all backends share a machine of `backup` servers, for a page that says sorry."""
+"""`slackwater init` and `monitors` where all backends share a machine of `backup` servers, which says sorry."""
 
 from __future__ import annotations
 
