@@ -305,14 +305,18 @@ def _headline(rows: list[Row], cycle: Cycle | None, title: str, silence: str, no
     return headline(rows)
 
 
-def without_controller(view: PoolStatus, shown: Mapping[str, ShownServer] | str) -> PoolStatus:
-    """The view when the controller does not run, with what the balancer shows now, or in words why it shows nothing."""
+def without_controller(view: PoolStatus, shown: Mapping[str, ShownServer] | str, left: bool) -> PoolStatus:
+    """The view when the controller does not run, with what the balancer shows now, or in words why it shows nothing.
+
+    `left`: weights of Slackwater's may still be set; else those that differ from the baseline are someone else's.
+    """
     since = "" if view.weights_unix_s is None else f" (last sign of it: {clock(view.weights_unix_s)})"
     view.running, view.state = False, "unknown"
     if isinstance(shown, str):
         view.headline = f"The controller does not run{since}, and {view.balancer} does not answer: {shown}"
         return view
     for row in view.rows:
+        row.decided = left
         now = shown.get(row.server)
         row.weight, row.wanted = (None, None) if now is None else (now.weight, None)
         row.condition, row.in_flight = (None, None) if now is None else (now.condition, now.in_flight)

@@ -118,7 +118,9 @@ def standing(pools: Sequence[PoolStatus], error: str = "", has_journal: bool = T
     kinds = [_kind(view) for view in pools]
     worst = min(kinds, key=_URGENCY.index)
     result = _said(worst, [view for view, kind in zip(pools, kinds, strict=True) if kind == worst])
-    if worst == "not_running" and any(row.weight != row.baseline for view in pools for row in view.rows):
+    if worst == "not_running" and any(
+        row.decided and row.weight != row.baseline for view in pools for row in view.rows
+    ):
         result.todo = "`slackwater restore --all`, as weights are still lowered; then " + result.todo
     failing = [row.server for view in pools for row in view.rows if row.server and row.peers_failed_share is not None]
     if failing and result.state in ("acting", "observing"):

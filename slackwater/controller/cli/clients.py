@@ -106,6 +106,7 @@ class LocalClient:
 
     def views(self, pool: str | None) -> list[PoolStatus]:
         from slackwater.core.config import look_at
+        from slackwater.lbengine.restore import has_stored
         from slackwater.views.pool import pool_status, without_controller
 
         pools = [self._settings.the_pool(pool)] if pool else self._settings.pool
@@ -113,9 +114,9 @@ class LocalClient:
             views = [pool_status(journal, pool.name, time.time(), pool.servers, pool.title) for pool in pools]
         if not any(view.stale for view in views) or not self._is_dead():
             return views
-        timeout_s = self._settings.lbengine.socket_timeout_s
+        settings, timeout_s = self._settings, self._settings.lbengine.socket_timeout_s
         return [
-            without_controller(view, look_at(pool, timeout_s)) if view.stale else view
+            without_controller(view, look_at(pool, timeout_s), has_stored(settings, pool)) if view.stale else view
             for view, pool in zip(views, pools, strict=True)
         ]
 
