@@ -155,7 +155,8 @@ def pool_status(
             for who, values in (("second stage", retuned), ("governor", governed))
             if values
         ]
-        decided = "" if server is None else of_server(server, resource, cycle is not None and cycle.mode == "observe")
+        observes = cycle is not None and cycle.mode == "observe"
+        decided = "" if server is None else of_server(server, state, resource, observes)
         summary = _reasons(server, decided, state, of_state(state, resource) or why, seen, title)
         row = Row(
             node=node,
