@@ -11,6 +11,8 @@ from slackwater.lbengine.decision.evenness import Advice
 from slackwater.lbengine.decision.state import PoolState
 from slackwater.lbengine.verdicts import is_failing
 
+HELD = "someone else set its weight, so it is left alone"
+"""Why a server has its weight."""
 MOST_PARTS = 30
 """Most parts of a sentence: nobody reads more."""
 
@@ -120,7 +122,7 @@ def servers(
                 in_flight=None if server.uncounted else server.in_flight,
                 rt_mean_ms=server.rt_mean_ms if measured is None else measured,
                 share=rps / total_rps if rps is not None and total_rps > 0 else None,
-                why="" if decision is None else decision.why,
+                why=HELD * (server.name in state.externally_controlled) if decision is None else decision.why,
                 cause=None if decision is None else decision.cause,
                 queue=server.queued if snapshot.counts == "requests" and not server.uncounted else None,
                 queue_mean_ms=server.queue_mean_ms,

@@ -271,8 +271,7 @@ class Engine:
             except BaselineError as error:
                 remarks.append(str(error))
         for server, (ours, theirs) in actions.findings.external.items():
-            baseline = (self.state.baselines or {})[server].weight
-            why = f"someone else set its weight; left alone until it is back at its baseline, {baseline}"
+            why = self._of_someone_else(server, theirs)
             self._writer.try_record(
                 self._writer.change("weight", server, ours, theirs, why, SOMEONE_ELSE, "someone_else")
             )
@@ -350,17 +349,27 @@ class Engine:
             return f"{self.pool.name}: {done}; {who} does not answer yet, its weights are set when it does ({error})"
 
     def _unconfigured(self) -> str:
-        """The servers without a configured weight and their baselines, in words; empty where there are none."""
-        unconfigured = [
-            f"{name} {baseline.weight}"
-            for name, baseline in (self.state.baselines or {}).items()
-            if not baseline.configured
-        ]
-        if not unconfigured:
+        """The servers without a configured weight and their baselines, in words; empty where there are none.
+
+        One that is configured with weight 0 and has no other now is left alone, which is said elsewhere.
+        """
+        baselines = self.state.baselines or {}
+        none = not any(baseline.configured for baseline in baselines.values())
+        given = [f"{name} {b.weight}" for name, b in baselines.items() if not b.configured and (none or b.weight)]
+        if not given:
             return ""
-        baselines = ", ".join(unconfigured)
-        why = f"; {self.pool.title} has no configured weights, so those of now are the baselines: {baselines}"
-        return shortened(why)
+        why = f"{self.pool.title} has no configured weights, so those of now are the baselines"
+        why = why if none else "configured with weight 0, and given another, which is the baseline now"
+        return shortened(f"; {why}: {', '.join(given)}")
+
+    def _of_someone_else(self, server: str, weight: int) -> str:
+        """What becomes of a weight that someone else has set, in words."""
+        baseline = (self.state.baselines or {})[server].weight
+        if weight != baseline:
+            return f"someone else set its weight; left alone until it is back at its baseline, {baseline}"
+        if server in self.state.externally_controlled:
+            return "someone else gave it its full weight back; left alone until nothing calls for less"
+        return "someone else gave it this weight, which is its baseline now"
 
     def override_temporarily(self, question: Mapping[str, Any], now_s: float) -> str:
         """Sets a temporary override for the second stage; the next turns follow it. Raises ValueError."""

@@ -155,15 +155,16 @@ def _machine(
 
 def _why(machine: Machine, settings: ReplaceSettings, days: int) -> str:
     requests = "" if machine.slow_requests is None else f", and {machine.slow_requests:,.0f} requests took long"
+    on = f"on {machine.days} of {days} d" if machine.days else f"and on no day for {duration(LEAST_DAY_S)}"
     cost = (
-        f"slow by itself for {duration(machine.slow_min * MINUTE_S)} on {machine.days} of {days} d; it lost"
-        f" {machine.lost_share:.1%} of its capacity"
+        f"slow by itself for {duration(machine.slow_min * MINUTE_S)} {on}; it lost {machine.lost_share:.1%} of its"
+        " capacity"
     )
     if machine.advice == "no_peers":
         return f"{cost}{requests}; there is no other machine to compare it with"
     peers = f"{cost}, its peers {machine.peers_lost_share or 0.0:.1%}{requests}"
     if machine.advice == "too_few_days":
-        return f"{peers}; replacing it pays from {settings.chronic_days} such days on"
+        return f"{peers}; replacing it pays from {settings.chronic_days} days of {duration(LEAST_DAY_S)} on"
     if machine.advice == "too_little":
         points = 100 * settings.least_lost_share
         return f"{peers}; replacing it pays if it lost {points:.1f} percentage points more than its peers"

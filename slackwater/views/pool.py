@@ -155,7 +155,8 @@ def pool_status(
             for who, values in (("second stage", retuned), ("governor", governed))
             if values
         ]
-        decided = "" if server is None else of_server(server, resource, cycle is not None and cycle.mode == "observe")
+        observes = cycle is not None and cycle.mode == "observe"
+        decided = "" if server is None else of_server(server, state, resource, observes)
         summary = _reasons(server, decided, state, of_state(state, resource) or why, seen, title)
         row = Row(
             node=node,
@@ -305,14 +306,18 @@ def _headline(rows: list[Row], cycle: Cycle | None, title: str, silence: str, no
     return headline(rows)
 
 
-def without_controller(view: PoolStatus, shown: Mapping[str, ShownServer] | str) -> PoolStatus:
-    """The view when the controller does not run, with what the balancer shows now, or in words why it shows nothing."""
+def without_controller(view: PoolStatus, shown: Mapping[str, ShownServer] | str, left: bool) -> PoolStatus:
+    """The view when the controller does not run, with what the balancer shows now, or in words why it shows nothing.
+
+    `left`: weights of Slackwater's may still be set; else those that differ from the baseline are someone else's.
+    """
     since = "" if view.weights_unix_s is None else f" (last sign of it: {clock(view.weights_unix_s)})"
     view.running, view.state = False, "unknown"
     if isinstance(shown, str):
         view.headline = f"The controller does not run{since}, and {view.balancer} does not answer: {shown}"
         return view
     for row in view.rows:
+        row.decided = left
         now = shown.get(row.server)
         row.weight, row.wanted = (None, None) if now is None else (now.weight, None)
         row.condition, row.in_flight = (None, None) if now is None else (now.condition, now.in_flight)

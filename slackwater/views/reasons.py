@@ -54,13 +54,16 @@ def of_state(state: State | ChangeCause | None, resource: Resource | None) -> st
     )
 
 
-def of_server(server: ServerState, resource: Resource | None, observes: bool) -> str:
-    """Why a server has its weight, and what was done, in a sentence; empty where nothing is decided about it."""
+def of_server(server: ServerState, state: State, resource: Resource | None, observes: bool) -> str:
+    """Why a server has its weight, and what was done, in a sentence; empty where nothing is decided about it. `state`:
+    the detector's; a person may have ended its episode."""
     if server.cause in SLOW_CAUSES and server.wanted < server.full_weight:
         weight = f"weight {server.wanted} instead of {server.full_weight}"
         return f"{of_state(server.cause, resource)}, so it {'would get' if observes else 'gets'} {weight}"
     if server.cause not in DECISIONS:
         return server.why
+    if server.cause == "calm" and state in SLOW_CAUSES:
+        return "it counts as calm and has its full weight"
     return DECISIONS[server.cause]
 
 
@@ -76,4 +79,5 @@ def expected(change: Change) -> str:
     lowers = isinstance(before, int | float) and isinstance(after, int | float) and after < before
     if change.what == "outcome" or not lowers or change.rt_p95_ms is None or change.rt_p95_predicted_ms is None:
         return ""
-    return f"expected p95 {milliseconds(change.rt_p95_predicted_ms)} instead of {milliseconds(change.rt_p95_ms)}"
+    predicted, now = milliseconds(change.rt_p95_predicted_ms), milliseconds(change.rt_p95_ms)
+    return "" if predicted == now else f"expected p95 {predicted} instead of {now}"

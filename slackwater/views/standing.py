@@ -82,7 +82,7 @@ _WORDS: dict[Kind, _Words] = {
     "paused": _Words(
         "paused",
         "{Pools} {have} the baseline weights, and nothing is changed until somebody resumes.",
-        "`slackwater resume` when the reason for the pause is over.",
+        "`slackwater resume {options}` when the reason for the pause is over.",
     ),
     "act": _Words(
         "acting",
@@ -118,7 +118,9 @@ def standing(pools: Sequence[PoolStatus], error: str = "", has_journal: bool = T
     kinds = [_kind(view) for view in pools]
     worst = min(kinds, key=_URGENCY.index)
     result = _said(worst, [view for view, kind in zip(pools, kinds, strict=True) if kind == worst])
-    if worst == "not_running" and any(row.weight != row.baseline for view in pools for row in view.rows):
+    if worst == "not_running" and any(
+        row.decided and row.weight != row.baseline for view in pools for row in view.rows
+    ):
         result.todo = "`slackwater restore --all`, as weights are still lowered; then " + result.todo
     failing = [row.server for view in pools for row in view.rows if row.server and row.peers_failed_share is not None]
     if failing and result.state in ("acting", "observing"):
@@ -149,5 +151,6 @@ def _said(kind: Kind, views: Sequence[PoolStatus], error: str = "") -> Standing:
     pools = f"pool{'s' if len(names) != 1 else ''} {listed(names)}"
     have = "has" if len(names) == 1 else "have"
     known = {"pools": pools, "Pools": f"P{pools[1:]}", "have": have, "error": error}
+    known["options"] = f"--pool {names[0]}" if len(names) == 1 else "--all"
     known |= {"balancer": f"{balancer[:1].upper()}{balancer[1:]}", "since": since}
     return Standing(words.state, SYMBOLS[words.state], words.sentence.format(**known), words.todo.format(**known))

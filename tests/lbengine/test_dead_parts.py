@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from slackwater.controller.cli import check_command
 from slackwater.controller.cli.main import cli
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.messages import Cycle, ServerState
@@ -109,8 +110,21 @@ def test_status_of_a_dead_controller_says_so_and_shows_what_haproxy_shows(site: 
     assert "last cycle: web: host1 100 -> 0" in printed
     (pool,) = json.loads(run("status", "--config", config, "--json").stdout)["pools"]
     assert (pool["running"], [row["weight"] for row in pool["rows"]]) == (False, [100, 100, 100])
-    site.balancer.send("set server web/host1 weight 0")
+
+
+def test_status_of_a_dead_controller_sends_nobody_to_restore_what_a_person_has_set(site: DrivenHAProxy) -> None:
+    config = dead_controller(site)
+    site.balancer.send("set server web/host3 weight 30")
+    assert "To do: `systemctl start slackwater-controller`." in status(config)
+    site.balancer.send("set server web/host3 weight 100")
+    site.cycle()
+    site.cycle(host1="interference")
     assert "To do: `slackwater restore --all`, as weights are still lowered; then `" in status(config)
+    site.balancer.send("set server web/host3 weight 30")
+    site.cycle(host1="interference")
+    assert run("restore", "--all", "--config", config).exit_code == 0
+    assert site.weights() == [100, 100, 30]
+    assert "To do: `systemctl start slackwater-controller`." in status(config)
 
 
 def test_status_when_both_are_dead_says_so(site: DrivenHAProxy) -> None:
@@ -130,3 +144,18 @@ def test_pause_without_a_controller_speaks_of_the_controller_and_not_of_the_bus(
             " baseline weights without it, `systemctl start slackwater-controller` starts it"
         )
         assert ("nats" in answer.stderr) == bool(bus)
+
+
+def test_check_says_what_the_controller_lacks_where_the_person_s_own_command_reaches_haproxy(
+    site: DrivenHAProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = dead_controller(site)
+    monkeypatch.setattr(check_command, "running_serve", lambda _: 1)
+    now_unix_s = time.time()
+    outage = Cycle(1, "web", now_unix_s, "act", False, "", "optimal", "web: no permission to connect", [])
+    outage.outage, outage.outage_since_unix_s = "no_answer", now_unix_s - 60.0
+    site.journal.record(outage)
+    lines = run("check", "--config", config).stdout
+    assert "✕ balancer of pool web: it answers this command, but has not answered the controller since " in lines
+    assert ": web: no permission to connect" in lines
+    assert "no Sample" not in lines, "of the servers nothing new is known"

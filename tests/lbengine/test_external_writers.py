@@ -107,7 +107,7 @@ def test_a_live_agent_check_beside_us_is_warned_of_and_what_it_sets_is_left_alon
         lines = servers_of(ports).replace(f"127.0.0.1:{ports[1]} weight 100", f"127.0.0.1:{ports[1]} {asked}")
         site = stack.enter_context(site_of(f"backend web\n    balance roundrobin\n{lines}\n", tmp_path))
         remarks = "\n".join(check(site.pool, SETTINGS))
-        assert "the agent-check of host2 sets weights too; two writers would fight" in remarks
+        assert "the agent-check of host2 sets weights too where it answers with a percentage" in remarks
         site.cycle()
         agent.line = "30%\n"
         until(lambda: site.weights()["host2"] == 30, "HAProxy has asked the agent")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import pytest
 from slackwater.core.config import ControllerSettings, LbengineSettings
 from slackwater.core.control import Request
 from slackwater.core.journal.journal import Journal, journal_path
-from slackwater.core.messages import Mode
+from slackwater.core.messages import Cycle, Mode
 from slackwater.lbengine.backends.ipvs.settings import IpvsPool
 from slackwater.lbengine.balancer import Balancer, Server, Snapshot
 from slackwater.lbengine.engine import Engine
 from slackwater.lbengine.restore import restore
+from slackwater.views.pool import pool_status
 from tests.support.engine_site import DrivenHAProxy
 from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_servers
 
@@ -179,3 +181,34 @@ def test_a_server_that_the_site_adds_has_its_own_configured_weight_as_baseline(s
     assert "baseline: host4 is new with weight 30" in site.cycle()
     site.balancer.send("set server web/host4 weight 15")
     assert "host4 is held at 15 by someone else, its baseline is 30" in (site.cycle(), site.cycle())[1]
+
+
+def test_a_slow_server_that_gets_its_full_weight_back_by_hand_says_whose_weight_it_is(site: DrivenHAProxy) -> None:
+    site.cycle()
+    site.cycle(host1="interference")
+    by_hand(site, "host1", 100)
+    site.cycle(host1="interference")
+    site.cycle(host1="interference")
+    assert site.weights() == [100, 100, 100]
+    set_back = site.changes()[-1]
+    assert (set_back.target, set_back.by) == ("host1", "someone else")
+    assert set_back.why == "someone else gave it its full weight back; left alone until nothing calls for less"
+    site.journal.record(next(sent for sent in reversed(site.engine.outbox) if isinstance(sent, Cycle)))
+    shown = {row.server: row.summary for row in pool_status(site.journal, "web", time.time()).rows}
+    assert shown["host1"].startswith("someone else set its weight, so it is left alone")
+    assert "someone else" not in shown["host2"]
+
+
+def test_a_server_with_weight_0_in_the_configuration_gets_a_baseline_by_hand(tmp_path: Path) -> None:
+    with web_servers(3) as ports, haproxy(f"{backend(ports).rstrip()} weight 0\n") as balancer:
+        site = DrivenHAProxy(balancer, ports, tmp_path)
+        site.start(mode="observe")
+        site.cycle()
+        assert "baseline" not in order(site, "mode", "act").replace("(it has no baseline weight)", "")
+        by_hand(site, "host3", 50)
+        site.cycle()
+        assert site.changes()[-1].why == "someone else gave it this weight, which is its baseline now"
+        order(site, "pause")
+        given = "; configured with weight 0, and given another, which is the baseline now: host3 50"
+        assert order(site, "resume").endswith(given)
+        site.journal.close()

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from slackwater.controller.cli.main import cli
 from slackwater.core.bus import nats_server
 from slackwater.core.config import LbengineSettings, load
+from slackwater.lbengine.backends.haproxy.configuration import Started
 from slackwater.lbengine.backends.haproxy.configuration import started as haproxies
 from slackwater.lbengine.backends.haproxy.fleet import haproxy_of
 from slackwater.lbengine.backends.haproxy.preflight import check
@@ -466,3 +467,20 @@ def test_servers_with_names_that_only_haproxy_allows_get_nodes_with_names_of_the
         case.init()
     (pool,) = load(case.config).pool
     assert pool.servers == {"a..b": "a.b-2", ".": "server"}
+
+
+def test_of_several_haproxies_none_at_the_usual_place_the_first_thing_to_do_is_to_name_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not to add an admin socket, which each of them may have."""
+    files = "slackwater.controller.haproxy_init.site_files"
+    monkeypatch.setattr(f"{files}.USUAL_CONFIGURATION", tmp_path / "none.cfg")
+    ways = [Started([f"/{name}/haproxy.cfg"], "/", {}) for name in ("a", "b")]
+    monkeypatch.setattr(f"{files}.started", lambda: ways)
+    usual = "slackwater.lbengine.backends.haproxy.survey.find_socket.__defaults__"
+    monkeypatch.setattr(usual, ((str(tmp_path / "none"),),))
+    case = Case(tmp_path, tmp_path)
+    case.words = case.words[2:]
+    line = case.last_line()
+    assert line.startswith("error: HAProxies run here with files that are not /etc/haproxy/haproxy.cfg; name one with")
+    assert "--haproxy-cfg: /a/haproxy.cfg, /b/haproxy.cfg. Without one: no admin socket of HAProxy was found" in line

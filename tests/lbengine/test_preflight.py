@@ -109,7 +109,7 @@ def test_other_writers_and_persistence_are_warned_of() -> None:
         "    server host3 127.0.0.1:PORT3 weight 0\n"
     )
     text = "\n".join(warnings)
-    assert "the agent-check of host1 sets weights too" in text
+    assert "the agent-check of host1 sets weights too where it answers with a percentage" in text
     assert "cookie persistence" in text
     assert "the weights of host1 are too small" in text
     assert "host2 is an empty slot (`disabled` in the configuration): no machine is looked for" in text

@@ -284,7 +284,11 @@ def test_why_finds_the_pool_that_has_the_node(site: Path) -> None:
     both = run("why", "--config", site, "host2")
     assert (both.exit_code, both.stderr) == (1, "error: several pools have `host2`, name one with --pool: web, api\n")
     nobody = run("why", "--config", site, "host9")
-    assert (nobody.exit_code, nobody.stderr) == (1, "error: there are several pools, name one with --pool: web, api\n")
+    removed = "of one that was removed, name the pool with --pool: web, api"
+    assert (nobody.exit_code, nobody.stderr) == (1, f"error: no pool has a server `host9`; {removed}\n")
+    mistyped = run("why", "--config", site, "--pool", "web", "host9")
+    has = "it has: host1, host2, host3"
+    assert mistyped.stderr == f"error: web has no server `host9` and no episode of one; {has}\n"
 
 
 def test_why_says_when_a_server_came_up(site: Path) -> None:
@@ -397,8 +401,10 @@ def test_pause_without_a_bus_is_a_clear_error(site: Path) -> None:
 
 
 def test_pause_needs_the_pools_name_when_there_are_several(site: Path) -> None:
-    result = run("pause", "--config", site)
-    assert (result.exit_code, result.stderr) == (1, "error: there are several pools, name one with --pool: web, api\n")
+    for command in (["pause"], ["mode", "act"]):
+        result = run(*command, "--config", site)
+        said = "error: there are several pools; name one with --pool, or all with --all: web, api\n"
+        assert (result.exit_code, result.stderr) == (1, said)
 
 
 def test_pause_and_resume_ask_lbengine(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

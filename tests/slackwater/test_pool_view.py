@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from slackwater.core.journal.journal import Journal, journal_path
@@ -29,6 +30,7 @@ from slackwater.core.messages import (
 from slackwater.views import pool as view
 from slackwater.views.percentiles import NO_SAMPLE, OF_MONITOR
 from slackwater.views.pool import describe_change, duration, pool_status
+from slackwater.views.reasons import expected
 from slackwater.views.row import clock
 
 T0 = 1_795_000_000.0
@@ -302,3 +304,19 @@ def test_a_servers_percentiles_come_from_its_histogram_or_say_why_there_are_none
         (None, absent["traffic.times"]),
         (None, NO_SAMPLE),
     ]
+
+
+def test_a_slow_server_that_counts_as_calm_is_not_said_to_be_well_again(pool: Pool) -> None:
+    pool.verdict("host1", "slow")
+    pool.cycle(server("host1", why="calm", cause="calm"))  # as after `slackwater end-episode host1`
+    (row,) = pool.view().rows
+    assert row.summary == (
+        "it counts as calm and has its full weight; it is slow, and the cause is not visible from the balancer"
+    )
+
+
+def test_an_expectation_that_nothing_changes_is_not_worth_saying() -> None:
+    about = Change(1, "c", "web", T0, "weight", "host1", 21, 0, "tried", "lbengine", True)
+    assert expected(msgspec.structs.replace(about, rt_p95_ms=12.2, rt_p95_predicted_ms=12.4)) == ""
+    text = expected(msgspec.structs.replace(about, rt_p95_ms=14.0, rt_p95_predicted_ms=9.0))
+    assert text == "expected p95 9.0 ms instead of 14 ms"

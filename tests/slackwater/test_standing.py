@@ -59,6 +59,12 @@ def test_each_state_has_its_sentence_and_a_next_step(
     assert stands.todo.endswith(".")
 
 
+def test_the_command_that_ends_a_pause_names_what_is_paused() -> None:
+    over = "when the reason for the pause is over."
+    assert standing([view("a", paused=True), view("b")]).todo == f"`slackwater resume --pool a` {over}"
+    assert standing([view("a", paused=True), view("b", paused=True)]).todo == f"`slackwater resume --all` {over}"
+
+
 def test_every_state_is_among_them() -> None:
     assert {state for _, state, _ in SEEN} == set(get_args(StandingState))
 

@@ -25,9 +25,10 @@ def row(node: str, **more: Any) -> Row:
     return Row(node=node, **fields | more)
 
 
-def lines(columns: int, *rows: Row) -> list[str]:
+def lines(columns: int, *rows: Row, **more: Any) -> list[str]:
     """What a terminal of this width shows."""
-    view = PoolStatus(pool="web", mode="act", sentence="2 servers read", headline="One server is slow", rows=list(rows))
+    fields: dict[str, Any] = {"mode": "act", "sentence": "2 servers read", "headline": "One server is slow", **more}
+    view = PoolStatus(pool="web", rows=list(rows), age_s=0.2, **fields)
     text = StringIO()
     show([view], NOW_UNIX_S, Console(file=text, width=columns, highlight=False))
     return text.getvalue().splitlines()
@@ -63,3 +64,8 @@ def test_a_pool_without_servers_has_no_table() -> None:
 
 def test_it_ends_with_what_to_do() -> None:
     assert lines(120, *ROWS)[-1].startswith("To do: wait some seconds"), "as it has just started"
+
+
+def test_the_algorithm_has_the_name_that_it_has_in_the_configuration() -> None:
+    assert "balance random," in lines(240, *ROWS, balance="unknown")[0], "what HAProxy calls `random`"
+    assert "balance leastconn," in lines(240, *ROWS, balance="leastconn")[0]

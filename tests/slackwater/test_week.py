@@ -392,3 +392,15 @@ def test_a_saw_is_counted_and_listed_as_one_episode(journal: Journal) -> None:
     (pool,) = seen(journal).pools
     assert (pool.totals.episodes, pool.totals.interference, len(pool.episodes), pool.not_listed) == (1, 1, 1, 0)
     assert (pool.episodes[0].since_unix_s, pool.episodes[0].until_unix_s) == (T0 - 200.0, T0 - 188.0)
+
+
+def test_a_week_without_an_episode_and_a_machine_that_was_slow_for_seconds_are_said_in_words(
+    journal: Journal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "no episode: no server was slow or failed by itself" in printed(journal, capsys)
+    journal.record(*slow_neighbour(), weight(-198, 100, 0, predicted_ms=5.0))
+    journal.record(*[sample for node in ("web1", "web2", "web3") for sample in samples(node, -2, 0, CALM_MS)])
+    text = printed(journal, capsys)
+    assert "acting would have made 1 weight change on 1 of 3 servers" in text
+    assert " s and on no day for 5 min; it lost" in text
+    assert "replacing it pays from 3 days of 5 min on" in text

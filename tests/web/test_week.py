@@ -87,7 +87,7 @@ def test_the_page_says_what_it_would_have_done_and_how_to_switch(site: Site) -> 
     page = text(site.client().get("/week").text)
     assert "would have been weight of web1: 100 → 0" in page
     assert "not known: no requests were measured in the calm before it" in page
-    assert "1 weight changes would have been made, on 1 of 2 servers: web1." in page
+    assert "1 weight change would have been made, on 1 of 2 servers: web1." in page
     assert "slackwater mode act --pool web" in page
     assert "0 a week" not in page, "less than a week was seen"
 

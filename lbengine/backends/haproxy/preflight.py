@@ -180,8 +180,9 @@ def _warnings(snapshot: Snapshot, pool: HAProxyPool) -> list[str]:
     active = [server for server in snapshot.servers if not server.backup and not server.placeholder]
     if by_socket and (agents := [server for server in active if server.agent_check]):
         warnings.append(
-            f"{where}: the agent-check of {names(agents)} sets weights too; two writers would fight, so what it sets is"
-            " left alone"
+            f"{where}: the agent-check of {names(agents)} sets weights too where it answers with a percentage: a server"
+            " that is slow then has its weight back at the next query, and is left alone until it is well. Let the"
+            " agent answer without one (`up`)"
         )
     if records := [server for server in active if server.srv_record]:
         warnings.append(

@@ -66,6 +66,8 @@ class FoundServer(msgspec.Struct, frozen=True):
     """The name that HAProxy resolves to its address."""
     configured_weight: int | None = None
     """None where HAProxy does not show it."""
+    backup: bool = False
+    """HAProxy uses it only while all others are down; its weight is left alone."""
 
     @property
     def host(self) -> str:
@@ -244,6 +246,7 @@ def _server(row: Mapping[str, str], shown: Mapping[str, str], configuration: Sit
         placeholder(_number(admin) or 0, shown.get("srv_addr", ""), address),
         shown.get("srv_fqdn", "-").removeprefix("-"),
         _number(shown.get("srv_iweight", "")),
+        row.get("bck") == "1",
     )
 
 

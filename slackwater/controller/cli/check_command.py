@@ -27,6 +27,8 @@ from slackwater.lbengine.backends.table import advice, balancer_of, check, lacks
 from slackwater.lbengine.balancer import BalancerError, Snapshot
 from slackwater.views.evenness import uneven_advice
 from slackwater.views.headline import fails
+from slackwater.views.pool import OUTAGES
+from slackwater.views.row import clock
 
 HEARD_WITHIN_S = 5.0
 LOOK_EVERY_S = 1.0
@@ -157,6 +159,12 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
     if (better := advice(pool, snapshot)) is not None:
         yield CheckLine(f"balance algorithm of pool {pool.name}", "warning", *better)
     yield from _servers(settings, pool, snapshot)
+    cycle = _latest_cycle(settings, pool) if is_running else None
+    if cycle is not None and cycle.outage is not None and time.time() - cycle.time_unix_s <= HEARD_WITHIN_S:
+        since = clock(cycle.outage_since_unix_s or cycle.time_unix_s)
+        text = f"it answers this command, but {OUTAGES[cycle.outage]} the controller since {since}: {cycle.sentence}"
+        yield CheckLine(f"balancer of pool {pool.name}", "missing", text, LOG)
+        return  # nothing that the controller knows of its servers is new
     nodes_of_bus = (
         None if settings.bus.url else {node.name for node in nats_server.nodes_of(settings) if node.pool == pool.name}
     )
@@ -165,7 +173,6 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
         unmonitored = [sample for node, sample in samples.items() if _has_no_monitor(sample, heard.get(node, 0.0))]
         yield from view_lines(pool.name, unmonitored, capture_remedy(settings))
     sent: dict[str, float] = {}
-    cycle = _latest_cycle(settings, pool) if is_running else None
     for cycle_server in () if cycle is None else cycle.servers:
         node = pool.servers.get(cycle_server.server, cycle_server.server)
         sent[node] = sent.get(node, 0.0) + (cycle_server.rps or 0.0)
@@ -182,7 +189,10 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
             elif node in by_balancer:
                 yield CheckLine(about, "ok", "its balancer sees it, and it is judged by its requests")
             elif is_running:
-                yield CheckLine(about, "missing", "its balancer's view has no Sample of it yet", LOG)
+                silent = "has no Sample of it yet"
+                if (last_unix_s := heard.get(node)) is not None:
+                    silent = f"has had no Sample of it for {time.time() - last_unix_s:.0f} s"
+                yield CheckLine(about, "missing", f"its balancer's view {silent}", LOG)
         elif nodes_of_bus is not None and node not in nodes_of_bus:
             yield CheckLine(
                 about,

@@ -40,11 +40,11 @@ class ClientError(Exception):
 
 
 def pool_with(client: ControllerClient, node: str) -> str | None:
-    """The pool that has a node, or a server, of this name; None where there are no several pools, or none has it.
+    """The pool that has a node, or a server, of this name; None where there are no several pools.
 
-    Raises ClientError where several pools have one.
+    Raises ClientError where several pools have one, or none.
     """
-    if len(client.pools()) < 2:
+    if len(pools := client.pools()) < 2:
         return None
     views = client.views(None)
     for names in (
@@ -55,7 +55,9 @@ def pool_with(client: ControllerClient, node: str) -> str | None:
             raise ClientError(f"several pools have `{node}`, name one with --pool: {', '.join(names)}")
         if names:
             return names[0]
-    return None
+    raise ClientError(
+        f"no pool has a server `{node}`; of one that was removed, name the pool with --pool: {', '.join(pools)}"
+    )
 
 
 class ControllerClient(Protocol):
@@ -104,6 +106,7 @@ class LocalClient:
 
     def views(self, pool: str | None) -> list[PoolStatus]:
         from slackwater.core.config import look_at
+        from slackwater.lbengine.restore import has_stored
         from slackwater.views.pool import pool_status, without_controller
 
         pools = [self._settings.the_pool(pool)] if pool else self._settings.pool
@@ -111,9 +114,9 @@ class LocalClient:
             views = [pool_status(journal, pool.name, time.time(), pool.servers, pool.title) for pool in pools]
         if not any(view.stale for view in views) or not self._is_dead():
             return views
-        timeout_s = self._settings.lbengine.socket_timeout_s
+        settings, timeout_s = self._settings, self._settings.lbengine.socket_timeout_s
         return [
-            without_controller(view, look_at(pool, timeout_s)) if view.stale else view
+            without_controller(view, look_at(pool, timeout_s), has_stored(settings, pool)) if view.stale else view
             for view, pool in zip(views, pools, strict=True)
         ]
 

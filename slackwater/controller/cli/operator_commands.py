@@ -7,7 +7,7 @@ from typing import Any, get_args
 import click
 import msgspec
 
-from slackwater.controller.cli.clients import ClientError, ControllerClient, client_options
+from slackwater.controller.cli.clients import ClientError, ControllerClient, client_options, pool_with
 from slackwater.controller.cli.status_commands import no_episode
 from slackwater.core.messages import EpisodeMark
 from slackwater.core.options import (
@@ -38,28 +38,31 @@ class PoolAnswers(msgspec.Struct):
 
 def command_options(command: Command) -> Command:
     """The options of a command to a pool's lbengine."""
-    return client_options(pool_option("The pool; needed when there are several.")(why_option()(json_option(command))))
+    return client_options(pool_option("The pool, where several could be meant.")(why_option()(json_option(command))))
 
 
 def send_to_one(client: ControllerClient, pool_name: str | None, as_json: bool, **fields: Any) -> None:
-    """Sends a command to one pool and prints the answer."""
-    pool = client.the_pool(pool_name)
+    """Sends a command to one pool, without a name to the one that has the server, and prints the answer."""
+    target = fields.get("target")
+    pool = client.the_pool(pool_name or (pool_with(client, target) if target else None))
     sentence = client.send(pool, **fields)
     tell(PoolAnswers([PoolAnswer(pool, sentence)]), sentence, as_json)
 
 
-def send_to(client: ControllerClient, pool_name: str | None, every: bool, as_json: bool, action: str, why: str) -> None:
+def send_to(client: ControllerClient, pool_name: str | None, every: bool, as_json: bool, **fields: Any) -> None:
     """Sends a command to one pool or to all; exits with status 1 when one of all failed."""
     if not every:
-        send_to_one(client, pool_name, as_json, action=action, why=why)
+        if pool_name is None and len(pools := client.pools()) > 1:
+            raise ClientError(f"there are several pools; name one with --pool, or all with --all: {', '.join(pools)}")
+        send_to_one(client, pool_name, as_json, **fields)
         return
     if pool_name is not None:
         raise click.UsageError("--all and --pool exclude each other.")
     answers = PoolAnswers([])
     for name in client.pools():
         try:
-            answers.answers.append(PoolAnswer(name, sentence=client.send(name, action=action, why=why)))
-        except Exception as error:  # whatever it is, the other pools are paused
+            answers.answers.append(PoolAnswer(name, sentence=client.send(name, **fields)))
+        except Exception as error:  # whatever it is, the other pools have their turn
             answers.answers.append(PoolAnswer(name, error=str(error) or repr(error)))
         if not as_json:
             _say(answers.answers[-1])
@@ -82,7 +85,7 @@ def pause(client: ControllerClient, pool_name: str | None, every: bool, why: str
 
     Without a running controller use `slackwater restore --all`.
     """
-    send_to(client, pool_name, every, as_json, "pause", why)
+    send_to(client, pool_name, every, as_json, action="pause", why=why)
 
 
 @click.command(epilog="Example: slackwater resume --pool web")
@@ -94,18 +97,19 @@ def resume(client: ControllerClient, pool_name: str | None, every: bool, why: st
     The configured weights are the baseline. A server that was given another weight by hand keeps it, and is left alone
     until it has its configured weight again. IPVS has no configured weights: those of now are the baseline there.
     """
-    send_to(client, pool_name, every, as_json, "resume", why)
+    send_to(client, pool_name, every, as_json, action="resume", why=why)
 
 
 @click.command(epilog='Example: slackwater mode observe --pool web --why "looking first"')
 @click.argument("mode", type=click.Choice(["observe", "act"]))
+@all_pools_option
 @command_options
-def mode(mode: Any, client: ControllerClient, pool_name: str | None, why: str, as_json: bool) -> None:
+def mode(mode: Any, client: ControllerClient, pool_name: str | None, every: bool, why: str, as_json: bool) -> None:
     """Switch the pool to observe (baseline weights, decisions are only recorded) or act.
 
     It holds over restarts, until the next `mode` command or a new `mode` in the configuration.
     """
-    send_to_one(client, pool_name, as_json, action="mode", why=why, mode=mode)
+    send_to(client, pool_name, every, as_json, action="mode", why=why, mode=mode)
 
 
 @click.command(epilog="Example: slackwater pin web1 20 --for 30m")
@@ -176,7 +180,7 @@ def mark_episode(
 
     `deploy`, `backup` and `false_alarm` count as false alarms. A second mark replaces the first.
     """
-    pool, episode = client.episode(pool_name, node, at_unix_s)
+    pool, episode = client.episode(pool_name or pool_with(client, node), node, at_unix_s)
     if episode is None:
         raise ClientError(no_episode(node, pool, at_unix_s))
     fields = {"target": episode.node, "mark": mark, "since_unix_s": episode.since_unix_s}

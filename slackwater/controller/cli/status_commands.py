@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slackwater.controller.cli.clients import ControllerClient, client_options, pool_with
+from slackwater.controller.cli.clients import ClientError, ControllerClient, client_options, pool_with
 from slackwater.core.options import at_option, pool_option, seconds_of
 
 if TYPE_CHECKING:
@@ -94,6 +94,17 @@ def no_episode(node: str, pool: str, at_unix_s: float | None) -> str:
     return f"{node} ({pool}): no episode {'within a week' if at_unix_s is None else 'went on then'}"
 
 
+def refuse_unknown(client: ControllerClient, pool: str, node: str) -> None:
+    """Raises ClientError where the pool's servers are known, and none of them has this name."""
+    from slackwater.views.row import listed
+
+    rows = [row for view in client.views(pool) for row in view.rows]
+    if rows and not any(node in (row.node, row.server) for row in rows):
+        raise ClientError(
+            f"{pool} has no server `{node}` and no episode of one; it has: {listed([row.node for row in rows], 8)}"
+        )
+
+
 @click.command(epilog="Example: slackwater why web1")
 @click.argument("node")
 @client_options
@@ -114,6 +125,8 @@ def why(node: str, client: ControllerClient, pool_name: str | None, at_unix_s: f
     from slackwater.views import why as stories
 
     pool, episode = client.episode(pool_name or pool_with(client, node), node, at_unix_s)
+    if episode is None:
+        refuse_unknown(client, pool, node)
     if as_json:
         click.echo(msgspec.json.encode(episode).decode())
     elif episode is None:

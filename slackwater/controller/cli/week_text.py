@@ -40,6 +40,8 @@ def _totals(pool: PoolWeek) -> list[str]:
         least, most = duration(totals.least_avoided_s), duration(totals.most_avoided_s)
         avoided += f", {least} to {most}, by the usual error of predictions here"
     marks = [f"{count} {MARKS[mark]}" for mark, count in totals.marks.items() if count]
+    if not totals.episodes:
+        return ["no episode: no server was slow or failed by itself"]
     return [
         f"{totals.episodes} episode{'s' * (totals.episodes != 1)}, {totals.interference} of them beside a neighbour"
         f"{f', {totals.not_visible} with a cause that is not visible from the balancer' if totals.not_visible else ''};"
@@ -86,7 +88,8 @@ def _acting(pool: PoolWeek) -> list[str]:
 def _lowered(acting: Acting) -> str:
     share = "" if acting.smallest_share is None else f", smallest share {acting.smallest_share:.0%}"
     return (
-        f"acting would have made {acting.weight_changes} weight changes on {len(acting.lowered)} of {acting.servers}"
+        f"acting would have made {acting.weight_changes} weight change{'s' * (acting.weight_changes != 1)}"
+        f" on {len(acting.lowered)} of {acting.servers}"
         f" servers, at most {acting.most_at_once} lowered at once; lowest weight {acting.lowest_weight} of"
         f" {acting.lowest_baseline}{share}"
     )

@@ -35,7 +35,7 @@ from slackwater.core.options import DEFAULT_CONFIG, config_option, json_option, 
 from slackwater.core.service_user import give_group
 from slackwater.core.state_dir import running_serve
 from slackwater.lbengine.backends.haproxy.algorithms import CONFIGURED
-from slackwater.lbengine.backends.haproxy.site import SurveyError
+from slackwater.lbengine.backends.haproxy.site import SiteConfiguration, SurveyError
 from slackwater.lbengine.backends.haproxy.survey import (
     FoundBackend,
     FoundServer,
@@ -110,7 +110,9 @@ def init(
     try:
         haproxy = survey(*find_socket(socket, configuration), configuration, ASK_WITHIN_S)
     except SurveyError as error:
-        raise SurveyError(f"{error}{_name_them(others)}" if not (socket or haproxy_cfg) else str(error)) from None
+        raise SurveyError(
+            str(error) if socket or haproxy_cfg else _and_others(str(error), configuration, others)
+        ) from None
     if (count := sum(len(backend.servers) for backend in haproxy.backends)) >= MANY:
         click.echo(f"{count:,} servers in {len(haproxy.backends):,} backends: this takes some seconds", err=True)
     unknown = set(backends) - {backend.name for backend in haproxy.backends}
@@ -147,12 +149,22 @@ def init(
     tell(result, _as_text(result, settings), as_json)
 
 
-def _name_them(others: list[str]) -> str:
-    return f". HAProxies run here with these files; name one with --haproxy-cfg: {', '.join(others)}" if others else ""
+def _and_others(error: str, configuration: SiteConfiguration, others: list[str]) -> str:
+    """The error, with the files of the HAProxies that run; what to do comes first."""
+    if not others:
+        return error
+    files = f"name one with --haproxy-cfg: {', '.join(others)}"
+    if configuration.place:
+        return f"{error}. Other HAProxies run here with these files; {files}"
+    return f"HAProxies run here with files that are not {USUAL_CONFIGURATION}; {files}. Without one: {error}"
+
+
+def _config_option(config: str) -> str:
+    return f" --config {shlex.quote(config)}" if config else ""
 
 
 def _login_command(config: str) -> str:
-    return f"slackwater web user add NAME --role operator{f' --config {shlex.quote(config)}' if config else ''}"
+    return f"slackwater web user add NAME --role operator{_config_option(config)}"
 
 
 def _give_access(haproxy: Survey, config_path: Path) -> str:
@@ -193,9 +205,10 @@ def _as_text(result: InitResult, settings: ControllerSettings) -> str:
     lines += [f"  ✕ {text}" for text in result.missing]
     start = "systemctl reload" if running_serve(settings.state_dir) else "systemctl enable --now"
     page = f", or http://{settings.web.listen}" if settings.web.listen else ""
+    config = _config_option(unless_usual(Path(result.config)))
     lines += [
         f"  {start} {SERVICE}",
-        f"  slackwater status --watch{page}   # each server's state, requests/s, response times and errors",
+        f"  slackwater status --watch{config}{page}   # each server's state, requests/s, response times and errors",
         *(f"  {command}   # the dashboard's buttons, such as pause, need a login" for command in result.login),
         "",
         "The web servers need nothing. Later, `slackwater monitors` adds a monitor on each, which tells the cause.",
@@ -205,7 +218,7 @@ def _as_text(result: InitResult, settings: ControllerSettings) -> str:
 
 def _about(backend: FoundBackend, is_pool: bool, why_not: str) -> list[str]:
     shown = [
-        f"{server.name} {_place(server)} weight {server.weight}{_configured(server)}"
+        f"{server.name} {_place(server)} weight {server.weight}{_configured(server)}{' backup' * server.backup}"
         for server in backend.servers
         if not server.placeholder
     ]

@@ -32,6 +32,8 @@ class NewNode(msgspec.Struct, frozen=True):
     is_here: bool = False
     """Whether it is this host: HAProxy reaches its servers over Unix sockets, or at an address that only this host has.
     """
+    is_backup: bool = False
+    """Whether all its servers are backup servers of the pool, whose weights are left alone."""
 
     @property
     def server(self) -> str:
@@ -60,7 +62,8 @@ def choose(survey: Survey, backends: Sequence[str] = ()) -> tuple[list[NewPool],
     """The first pools, those with the most servers first, and the backends that are left out; of these backends, if
     some are named. Each server is a node, since the balancer sees each of them.
 
-    A machine belongs to one pool. So of several backends with the same machines only one becomes a pool.
+    A machine belongs to one pool. So of several backends with the same machines only one becomes a pool. A machine of
+    backup servers alone does not count: nothing is decided about it, and many sites have one for all backends.
     """
     pools: list[NewPool] = []
     left_out: list[LeftOut] = []
@@ -70,7 +73,8 @@ def choose(survey: Survey, backends: Sequence[str] = ()) -> tuple[list[NewPool],
     taken: set[str] = set()
     for backend in sorted(wanted, key=lambda backend: (order.get(backend.name, 0), -len(backend.servers))):
         on_machines = _by_machine(backend)
-        same = [machines[machine] for machine in on_machines if machine in machines]
+        driven = [key for key, servers in on_machines.items() if not all(server.backup for server in servers)]
+        same = [machines[machine] for machine in driven if machine in machines]
         if backend.lacks:
             left_out.append(LeftOut(backend.name, backend.lacks[0]))
         elif not on_machines:
@@ -83,7 +87,7 @@ def choose(survey: Survey, backends: Sequence[str] = ()) -> tuple[list[NewPool],
             nodes = _nodes(backend, servers, taken)
             pools.append(NewPool(backend.name, nodes))
             taken |= {node.name for node in nodes}
-            machines |= dict.fromkeys(on_machines, backend.name)
+            machines |= dict.fromkeys(driven, backend.name)
     return pools, left_out
 
 
@@ -172,7 +176,21 @@ def _node(name: str, pool: str, servers: Sequence[FoundServer], *, each_is_one: 
     ports = [str(port_of(server.port or 80, server.protocol)) for server in servers if not server.on_unix_socket]
     is_here = not each_is_one and (first.on_unix_socket or _is_loopback(first.host))
     host = "" if is_here else first.host
-    return NewNode(name, pool, [server.name for server in servers], host, list(dict.fromkeys(ports)), is_here)
+    is_backup = all(server.backup for server in servers)
+    return NewNode(
+        name, pool, [server.name for server in servers], host, list(dict.fromkeys(ports)), is_here, is_backup
+    )
+
+
+def one_for_each_machine(nodes: Sequence[NewNode]) -> list[NewNode]:
+    """Without the nodes of backup servers whose machine is another pool's too: one monitor speaks for a machine."""
+    seen = {node.host for node in nodes if node.host and not node.is_backup}
+    kept: list[NewNode] = []
+    for node in nodes:
+        if not (node.is_backup and node.host in seen):
+            kept.append(node)
+            seen |= {node.host} - {""}
+    return kept
 
 
 def machines_of_pool(backend: FoundBackend, pool: str, names: Mapping[str, str], taken: Set[str]) -> list[NewNode]:

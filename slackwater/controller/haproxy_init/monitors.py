@@ -16,7 +16,13 @@ from slackwater.controller.haproxy_init.bus_address import (
     with_certificate,
     with_servers,
 )
-from slackwater.controller.haproxy_init.first_settings import NewNode, lines_for, machines_of_pool, reached_from_outside
+from slackwater.controller.haproxy_init.first_settings import (
+    NewNode,
+    lines_for,
+    machines_of_pool,
+    one_for_each_machine,
+    reached_from_outside,
+)
 from slackwater.controller.haproxy_init.site_files import (
     ASK_WITHIN_S,
     SERVICE,
@@ -114,6 +120,7 @@ def monitors(
         nodes += machines
         node_of = {server: node.name for node in machines for server in node.servers}
         text = with_servers(text, pool.name, node_of, config_path)
+    nodes = one_for_each_machine(nodes)
     files = [str(Path(file).absolute()) if file else "" for file in (tls_cert, tls_key, tls_ca)]
     asked = BusAddress(listen or _listen(settings, nodes, config_path.parent), *files)
     address = with_certificate(asked, config_path.parent)
