@@ -6,6 +6,7 @@ import http.server
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,9 +74,21 @@ def test_status_is_the_pools_table(dashboard: Dashboard) -> None:
 def test_log_gives_the_changes_and_none_that_are_too_old(dashboard: Dashboard) -> None:
     result = dashboard.run("log", "--json", "--pool", "web")
     assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == ["c1"]
-    # The recorded Changes are of T0, long ago by this machine's clock.
-    assert dashboard.run("log", "--json", "--since", "1h").stdout == ""
-    assert T0 < 1.9e9
+    assert dashboard.run("log", "--json", "--since", "30s").stdout == ""
+
+
+def test_ages_are_by_the_dashboards_clock(dashboard: Dashboard) -> None:
+    """The recorded Changes are of T0, long ago by this machine's clock, and 42 s ago by the dashboard's."""
+    assert abs(time.time() - T0) > 3600.0
+    assert '"c1"' in dashboard.run("log", "--json", "--since", "1m").stdout
+    assert re.search(r"web1 .*interference +42 s ", dashboard.run("status").stdout)
+    assert json.loads(dashboard.run("status", "--json").stdout)["time_unix_s"] == pytest.approx(T0, abs=60.0)
+
+
+def test_why_names_the_servers_where_it_knows_none_of_this_name(dashboard: Dashboard) -> None:
+    result = dashboard.run("why", "wbe1")
+    assert (result.exit_code, result.stderr) == (1, "error: no server `wbe1` in pool web; it has: web1, web2\n")
+    assert dashboard.run("why", "wbe1", "--json").exit_code == 1
 
 
 def test_why_shows_the_story(dashboard: Dashboard) -> None:

@@ -12,7 +12,18 @@ from flask.testing import FlaskClient
 from slackwater.core import state_dir
 from slackwater.core.config import load
 from slackwater.core.journal.journal import Journal
-from slackwater.core.messages import GOVERNOR, Change, Cycle, Governed, Message, Sample, Traffic, Verdict, WeightsMean
+from slackwater.core.messages import (
+    GOVERNOR,
+    Change,
+    Cycle,
+    Governed,
+    Message,
+    Sample,
+    State,
+    Traffic,
+    Verdict,
+    WeightsMean,
+)
 from slackwater.web import create_app
 from slackwater.web.content.model import model_page
 from tests.support.web_settings import settings_in
@@ -209,10 +220,11 @@ def test_before_and_after_an_episode_are_times_without_another_one(client: Flask
             traffic = Traffic(rps=80.0, rt_p50_ms=1.0, rt_p95_ms=90.0 if is_slow else 3.0, rt_p99_ms=99.0)
             journal.record(Sample(1, node, "web", unix_s, "boot", k, 1.0, traffic=traffic))
         for begin in times:
-            for state, since in (("interference", begin), ("calm", begin + 10)):
+            states: dict[State, float] = {"interference": begin, "calm": begin + 10}
+            for state, since in states.items():
                 journal.record(Verdict(1, node, "web", since, state, since, 0.8, ["run delay 14x"], "start"))
     page = text(client.get(EPISODE).text)
-    assert "Users’ p95 before 3.0 ms" in page
+    assert "p95 before 3.0 ms" in page, "what users felt"
     row = page[page.index("p95 of its response time") :].split()
     assert row[5:9] == ["3.0", "ms", "90", "ms"], "before and during"
     assert float(row[9]) < 20.0, "after; the story is slow at its end"

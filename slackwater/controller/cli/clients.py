@@ -61,6 +61,9 @@ def pool_with(client: ControllerClient, node: str) -> str | None:
 class ControllerClient(Protocol):
     """A controller, as the commands use it."""
 
+    def now_unix_s(self) -> float:
+        """The time by the controller's clock: that of what it tells."""
+
     def views(self, pool: str | None) -> list[PoolStatus]:
         """The pools' tables, now."""
 
@@ -90,6 +93,9 @@ class LocalClient:
 
     def __init__(self, config: Path) -> None:
         self._config = config
+
+    def now_unix_s(self) -> float:
+        return time.time()
 
     @functools.cached_property
     def _settings(self) -> ControllerSettings:
@@ -187,6 +193,13 @@ class ApiClient:
         self._url = url.rstrip("/")
         self._token = token
         self._known: dict[str | None, str] = {}
+        self._ahead_s: float | None = None
+        """The dashboard's clock less this machine's; None: it was not heard of."""
+
+    def now_unix_s(self) -> float:
+        if self._ahead_s is None:
+            self._views()
+        return time.time() + (self._ahead_s or 0.0)
 
     def views(self, pool: str | None) -> list[PoolStatus]:
         views = self._views()
@@ -241,7 +254,9 @@ class ApiClient:
     def _views(self) -> list[PoolStatus]:
         from slackwater.views.answers import Pools
 
-        return self._get("/pools", Pools).pools
+        answer = self._get("/pools", Pools)
+        self._ahead_s = answer.time_unix_s - time.time() if answer.time_unix_s else 0.0
+        return answer.pools
 
     def _check(self, name: str, views: list[PoolStatus]) -> None:
         names = [view.pool for view in views]
