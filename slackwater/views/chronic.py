@@ -156,7 +156,8 @@ def _machine(
 def _why(machine: Machine, settings: ReplaceSettings, days: int) -> str:
     requests = "" if machine.slow_requests is None else f", and {machine.slow_requests:,.0f} requests took long"
     cost = (
-        f"slow by itself for {duration(machine.slow_min * MINUTE_S)} on {machine.days} of {days} d; it lost"
+        f"slow by itself for {duration(machine.slow_min * MINUTE_S)}, on {machine.days} of {days} d for"
+        f" {duration(LEAST_DAY_S)} or more; it lost"
         f" {machine.lost_share:.1%} of its capacity"
     )
     if machine.advice == "no_peers":

@@ -204,7 +204,7 @@ def test_the_week_and_a_mark_of_its_episode(dashboard: Dashboard) -> None:
     (pool,) = json.loads(result.stdout)["pools"]
     assert [(episode["node"], episode["applied"]) for episode in pool["episodes"]] == [("web1", True)]
     shown = dashboard.run("week", "--pool", "web").stdout
-    assert "1 episode, 1 of them beside a neighbour; marked: 1 not; false alarms: 0" in shown
+    assert "1 episode, 1 of them beside a neighbour; marked: none, not marked: 1; false alarms: 0" in shown
     assert "not known: " in shown
     result = dashboard.run("mark-episode", "web1", "deploy", "--why", "release 14")
     assert (result.exit_code, result.stdout) == (0, "web: mark_episode done\n")

@@ -371,7 +371,7 @@ def test_machines_are_ranked_by_what_they_cost(journal: Journal, capsys: pytest.
     assert machine.slow_requests is not None
     assert machine.slow_requests > 30 * 50
     week_text.show(report)
-    assert "machine web1: slow by itself for 10 h on 4 of 7 d" in capsys.readouterr().out
+    assert "machine web1: slow by itself for 10 h, on 4 of 7 d for 5 min or more" in capsys.readouterr().out
     journal.record(*(mark(-day, -day * 86400, "deploy") for day in range(1, 5)))
     assert seen(journal).pools[0].machines[0].advice == "too_few_days", "what people say counts"
 
