@@ -8,7 +8,7 @@ import http
 import http.client
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from slackwater.views.why import Episode
 
 ANSWERS_WITHIN_S = 15.0
+RECORDED_WITHIN_S, LOOK_EVERY_S = 2.0, 0.1
+"""The controller writes what it did to the journal twice a second."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 
@@ -86,6 +88,9 @@ class ControllerClient(Protocol):
 
     def send(self, pool: str | None, **fields: Any) -> str:
         """Has lbengine carry out a command (`slackwater.core.control.Request`); returns its answer, a sentence."""
+
+    def settle(self, pools: Iterable[str]) -> None:
+        """Waits a moment until what was answered is on record, so that the next `status` shows it."""
 
 
 class LocalClient:
@@ -180,6 +185,22 @@ class LocalClient:
                 raise ClientError(f"{not_running} ({error})") from None
             raise
 
+    def settle(self, pools: Iterable[str]) -> None:
+        from slackwater.core.journal.journal import JournalError
+
+        answered_unix_s = time.time()
+        waits = set(pools)
+        try:
+            while waits and abs(time.time() - answered_unix_s) < RECORDED_WITHIN_S:
+                with self._journal() as journal:
+                    cycles = {pool: journal.latest_cycle(pool) for pool in waits}
+                ages_s = {pool: answered_unix_s - cycle.time_unix_s for pool, cycle in cycles.items() if cycle}
+                waits = {pool for pool, age_s in ages_s.items() if 0.0 <= age_s < RECORDED_WITHIN_S}
+                if waits:
+                    time.sleep(LOOK_EVERY_S)
+        except JournalError:
+            return
+
 
 class ApiClient:
     """Uses the API of a dashboard (`/api/v1/openapi.json`), in the name that the token has."""
@@ -250,6 +271,9 @@ class ApiClient:
 
         name = self.the_pool(pool)
         return self._send(f"/pools/{quote(name)}/control", Done, msgspec.json.encode(fields)).sentence
+
+    def settle(self, pools: Iterable[str]) -> None:
+        """The dashboard's journal is not seen from here."""
 
     def _views(self) -> list[PoolStatus]:
         from slackwater.views.answers import Pools
