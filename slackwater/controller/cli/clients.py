@@ -306,7 +306,8 @@ class ApiClient:
                 retries=False,  # neither repeated nor redirected: the token is for this address alone
             )
         except urllib3.exceptions.HTTPError as error:
-            raise ClientError(f"{self._url}: {error}") from None
+            why = error.__cause__.strerror if isinstance(error.__cause__, OSError) else None
+            raise ClientError(f"{self._url}: {why or error}") from None
         if answered.status != http.HTTPStatus.OK:
             raise ClientError(f"{self._url}: {_refusal(answered.status, answered.data)}")
         try:
