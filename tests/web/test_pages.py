@@ -216,7 +216,7 @@ def test_before_and_after_an_episode_are_times_without_another_one(client: Flask
     for node, times in begins.items():
         for k in range(100):
             unix_s = T0 - 100 + k
-            is_slow = any(begin <= unix_s < begin + 10 for begin in times)
+            is_slow = any(begin - 1 <= unix_s < begin + 10 for begin in times)  # it is seen a second later
             traffic = Traffic(rps=80.0, rt_p50_ms=1.0, rt_p95_ms=90.0 if is_slow else 3.0, rt_p99_ms=99.0)
             journal.record(Sample(1, node, "web", unix_s, "boot", k, 1.0, traffic=traffic))
         for begin in times:

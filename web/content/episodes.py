@@ -141,7 +141,7 @@ def page(
         return journal.history(pool.name, since, fits_s, until_unix_s=min(now, since + seconds), servers=pool.servers)
 
     others = _others(journal, episode, around)
-    calm = _without(history(episode.since_unix_s - around, around), others)
+    calm = _without(history(episode.since_unix_s - around, around - ONSET_S), others)
     histories = calm, history(episode.since_unix_s, length)
     before, during = map(_means, histories)
     after = _means(_without(history(until, around), others)) if episode.until_unix_s is not None else {}
@@ -267,7 +267,7 @@ def _static(
         return None, False, "no estimate: the baseline weights are not known"
     baselines = {pool.servers.get(server.server, server.server): float(server.full_weight) for server in cycle.servers}
     if static_weights.stayed(during, baselines):
-        return _felt(_means(during)), True, "All weights were at their baselines, so it was measured."
+        return _felt(_means(during)), True, "All weights stayed at their baselines: this is what users felt."
     if cycle.weights_mean is None:
         return None, False, "no estimate: it is not known whether weights determine how requests are split"
     if cycle.weights_mean != "share":
