@@ -48,10 +48,10 @@ def check_servers(
     active = [server for server in active if not server.placeholder]
     if coarse := names(server for server in active if 0 < weights[server.name] < FINE_BASELINE):
         at_once = any(weights[server.name] > 0 and is_coarse(weights[server.name]) for server in active)
-        comes_up = ", and one that comes up gets its weight at once (1, 2, 5 and 10 have no warm-up)" if at_once else ""
+        comes_up = ", and one that comes up gets all of it at once" if at_once else ""
         warnings.append(
-            f"{where}: the weights of {coarse} are too small for fine steps, so a slow server is given all of its"
-            f" weight or hardly any{comes_up}; give servers {FINE_BASELINE} or more, as much as their sizes call for"
+            f"{where}: the weights of {coarse} are too small for fine steps: a slow server gets all of its weight or"
+            f" hardly any{comes_up}; give each server {FINE_BASELINE} or more, and a larger one more than a smaller"
         )
     if away := ", ".join(f"{server.name} ({server.condition})" for server in active if not server.available):
         warnings.append(f"{where}: left alone until requests go there again: {away}")

@@ -30,6 +30,8 @@ OPEN = {"static", "login.show", "login.log_in", "api.healthz"}
 FOR_PROGRAMS = ("/api/", "/metrics", "/events", "/healthz")
 """Paths whose errors are JSON, without a redirect to the login page."""
 
+NO_LOGIN = "log in first, or send a token"
+
 
 @dataclass(frozen=True)
 class Who:
@@ -114,7 +116,7 @@ class Gate:
         if request.endpoint in OPEN or request.endpoint is None or self.may_look():
             return None
         if request.path.startswith(FOR_PROGRAMS) or request.method != "GET":
-            abort(401, "log in first, or send a token")
+            abort(401, NO_LOGIN)
         return redirect(url_for("login.show", next=request.full_path.rstrip("?")))
 
 
@@ -139,6 +141,8 @@ def protect(app: Flask, gate: Gate, settings: ControllerSettings) -> None:
         refused = gate.check()
         # A program with a token has no cookie that another site could use.
         if refused is None and request.endpoint and request.method == "POST" and gate.who().by != "token":
+            if request.path.startswith(FOR_PROGRAMS) and gate.who().role is None:
+                abort(401, NO_LOGIN)
             csrf.protect()
         return refused
 

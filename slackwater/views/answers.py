@@ -13,6 +13,8 @@ class Pools(msgspec.Struct):
     """All pools."""
 
     pools: list[PoolStatus]
+    time_unix_s: float = 0.0
+    """Now, by the dashboard's clock; 0: an older version answered."""
 
 
 class Changes(msgspec.Struct):

@@ -155,10 +155,9 @@ def _machine(
 
 def _why(machine: Machine, settings: ReplaceSettings, days: int) -> str:
     requests = "" if machine.slow_requests is None else f", and {machine.slow_requests:,.0f} requests took long"
-    on = f"on {machine.days} of {days} d" if machine.days else f"and on no day for {duration(LEAST_DAY_S)}"
     cost = (
-        f"slow by itself for {duration(machine.slow_min * MINUTE_S)} {on}; it lost {machine.lost_share:.1%} of its"
-        " capacity"
+        f"slow by itself for {duration(machine.slow_min * MINUTE_S)}, on {machine.days} of {days} d for"
+        f" {duration(LEAST_DAY_S)} or more; it lost {machine.lost_share:.1%} of its capacity"
     )
     if machine.advice == "no_peers":
         return f"{cost}{requests}; there is no other machine to compare it with"

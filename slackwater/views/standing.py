@@ -91,7 +91,7 @@ _WORDS: dict[Kind, _Words] = {
     ),
     "observe": _Words(
         "observing",
-        "In {pools} decisions are recorded, and no weight is changed.",
+        "In {pools} no weight is changed: decisions are only recorded.",
         "nothing; after a week `slackwater week` says what acting would have changed.",
     ),
 }

@@ -85,6 +85,8 @@ inBrowser("each line has its server's name and colour, the same on each page and
 
 inBrowser("dragging over a plot opens the pool's page at that time", { width: 1280 }, async (page) => {
   await drawn(page, "/");
+  const asked = [];
+  page.on("request", (request) => { if (request.isNavigationRequest()) asked.push(request.url()); });
   const box = await figure(page, "p95 of response time").locator(".u-over").boundingBox();
   await page.mouse.move(box.x + 0.25 * box.width, box.y + 40);
   await page.mouse.down();
@@ -92,6 +94,7 @@ inBrowser("dragging over a plot opens the pool's page at that time", { width: 12
   await page.mouse.up();
   await page.waitForURL(/\/pools\/web\?until_unix_s=\d+&last_s=\d+#signals$/);
   await page.locator(".figures figure canvas").first().waitFor();
+  assert.equal(asked.length, 1, "by the plot under the pointer alone, not by those that follow it");
   const section = page.locator(".stack");
   const query = new URLSearchParams(await page.evaluate(() => location.search));
   assert.equal(Number(await section.getAttribute("data-until")), Number(query.get("until_unix_s")));
@@ -112,6 +115,15 @@ inBrowser("at 390 pixels the overview and a pool's page are four screens long at
   assert.equal(await page.locator(".controls").getByRole("link", { name: "Log in" }).isVisible(), false);
   await page.locator(".controls summary").click();
   assert.equal(await page.locator(".controls").getByRole("link", { name: "Log in" }).isVisible(), true);
+});
+
+inBrowser("at 390 pixels the name of each page is within the screen, on one line", { width: 390, height: SCREEN_PX }, async (page) => {
+  for (const path of ["/", "/settings"]) {
+    await page.goto(path);
+    const boxes = await page.locator(".top nav a").evaluateAll((all) => all.map((one) => one.getBoundingClientRect().toJSON()));
+    assert.equal(boxes.length, 7);
+    for (const box of boxes) assert.ok(box.left >= 0 && box.right <= 390 && box.top === boxes[0].top, JSON.stringify(box));
+  }
 });
 
 inBrowser("on paper nothing is folded", { width: 390, height: SCREEN_PX }, async (page) => {

@@ -1,7 +1,7 @@
 // The axes of the plots: pure functions, run by Node.js alone.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { cutRuns, highest, milliseconds, percent, plain, seconds } from "../../web/static/js/scale.js";
+import { cutRuns, highest, MARK_ROW_PX, MARKS_TOP_PX, milliseconds, percent, plain, roomForMarks, seconds } from "../../web/static/js/scale.js";
 
 const calm = (length, level = 4) => Array.from({ length }, (_, place) => level + (place % 3));
 
@@ -16,6 +16,16 @@ test("what lasts three steps is drawn whole, however rare it is", () => {
   const beside = calm(300);
   for (const place of [200, 201, 202]) beside[place] = 120;
   assert.equal(highest([calm(300), calm(300), beside]), 120);
+});
+
+test("the texts of changes stand above the highest line", () => {
+  for (const height of [38, 58, 82, 109]) {
+    const { rows, factor } = roomForMarks(height);
+    assert.ok(rows >= 1);
+    const line = height * (1 - 1 / factor);
+    assert.ok(line >= MARKS_TOP_PX + rows * MARK_ROW_PX, `${height} pixels: the line is ${line} below the top`);
+    assert.ok(line < 0.6 * height, `${height} pixels: the lines have room`);
+  }
 });
 
 test("values that go up and down by themselves are not cut", () => {

@@ -251,7 +251,10 @@ def test_each_backend_is_told_what_it_lacks(here: Here, mixed: RealHAProxy) -> N
         number for number, line in enumerate(Path(cfg).read_text().splitlines(), start=1) if "fixed" in line
     )
     assert f"({cfg}:{line_number})" in after("fixed")
-    assert "the weights of host1, host2, host3 are too small for fine steps" in done.output
+    assert (
+        "the weights of host1, host2, host3 are too small for fine steps: a slow server gets all of its" in done.output
+    )
+    assert "give each server 20 or more, and a larger one more than a smaller" in done.output
     assert "empty" not in done.output
     # Two backends here have servers of the same names: each machine's monitor has a name of its own.
     assert here.monitors().exit_code == 0

@@ -30,7 +30,7 @@ def test_observe_says_what_it_would_do_and_does_nothing(today: Day) -> None:
         seen = today.seen(3.0)
         would_be = re.compile(r"web1 would be at \d+ of 100, and is at 100 \(interference\)")
         today.until(lambda: today.pool()["sentence"], lambda text: bool(would_be.search(text)), would_be.pattern)
-        assert "In pool web decisions are recorded, and no weight is changed." in today.status()
+        assert "In pool web no weight is changed: decisions are only recorded." in today.status()
     assert seen
     assert all(weights == BASELINE for weights in seen)
     would = [line for line in today.log() if "weight of web1: 100 → " in line]

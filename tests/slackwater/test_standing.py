@@ -38,7 +38,7 @@ def view(pool: str = "web", state: State = "calm", **more: object) -> PoolStatus
 
 SEEN = [
     ([view()], "acting", "In pool web a server that is slow gets less weight until it is well again."),
-    ([view(mode="observe")], "observing", "In pool web decisions are recorded, and no weight is changed."),
+    ([view(mode="observe")], "observing", "In pool web no weight is changed: decisions are only recorded."),
     ([view(paused=True)], "paused", "Pool web has the baseline weights"),
     ([view(stale=True, age_s=12.0)], "broken", "The controller is silent about pool web"),
     ([view(stale=True, age_s=None)], "empty", "Nothing is recorded of pool web yet."),

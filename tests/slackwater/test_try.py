@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import http.client
 import json
 import lzma
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -125,7 +127,9 @@ def test_the_page_s_address_comes_first_and_the_page_shows_what_was_told(start: 
     assert status == 200
     sentence = "A recording of 50 s plays 1000 times as fast as it happened, once; the page stays until Ctrl-C."
     assert sentence in printed
-    assert f"{sentence} It is played by <code>slackwater try</code>" in page
+    assert f"{sentence} Times are the recording's, and nothing can be changed." in html.unescape(page)
+    assert "Nobody can log in to a recording" in get(url, "/login")[1]
+    assert "A recording has no file of settings." in get(url, "/settings")[1]
     assert "would have been" in page
     status, changes = get(url, "/api/v1/pools/web/changes")
     assert {(change["what"], change["applied"]) for change in json.loads(changes)["changes"]} == {("weight", False)}
@@ -135,6 +139,23 @@ def test_the_page_s_address_comes_first_and_the_page_shows_what_was_told(start: 
     assert (process.returncode, problems) == (0, "")
     assert output.endswith("Ended; nothing is left behind.\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_other_commands_show_it_too_in_plain_words(start: Start) -> None:
+    process = start("--port", str(free_port()), "--once", *FAST)
+    assert process.stdout is not None
+    printed = "".join(lines_until(process.stdout, "The page stays"))
+    told = re.search(r"In another terminal: slackwater (status --url http://127.0.0.1:[0-9]+) ", printed)
+    assert told is not None
+    status, *at = told.group(1).split()
+    for words in ([status], ["log", "--since", "1m"], ["why", "host1"], ["week"]):
+        done = subprocess.run([*command()[:-1], *words, *at], capture_output=True, text=True, cwd=ROOT)
+        assert (done.returncode, done.stderr) == (0, ""), words
+        assert "host1" in done.stdout
+    for jargon in ("canary", "run delay", "evidence", "felt cause", "lbengine", "law ", "Sample"):
+        assert jargon not in printed
+    process.send_signal(signal.SIGINT)
+    assert process.wait(IN_TIME_S) == 0
 
 
 def test_it_plays_as_fast_as_it_happened_again_and_again_and_says_so(start: Start) -> None:

@@ -155,6 +155,13 @@ def test_tokens_that_are_wrong_removed_or_of_a_viewer_are_refused(site: Site) ->
     assert site.asked == []
 
 
+def test_without_a_token_the_api_asks_for_one_also_where_everybody_may_look(site: Site) -> None:
+    client = site.client()
+    assert client.get("/").status_code != 302
+    answer = client.post("/api/v1/pools/web/control", json={"action": "pause"})
+    assert (answer.status_code, answer.json) == (401, {"error": "log in first, or send a token"})
+
+
 def test_the_api_with_a_session_wants_the_forms_token_too(site: Site) -> None:
     client = site.logged_in("anna")
     assert client.post("/api/v1/pools/web/control", json={"action": "pause"}).status_code == 400

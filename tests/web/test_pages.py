@@ -12,7 +12,18 @@ from flask.testing import FlaskClient
 from slackwater.core import state_dir
 from slackwater.core.config import load
 from slackwater.core.journal.journal import Journal
-from slackwater.core.messages import GOVERNOR, Change, Cycle, Governed, Message, Sample, Verdict, WeightsMean
+from slackwater.core.messages import (
+    GOVERNOR,
+    Change,
+    Cycle,
+    Governed,
+    Message,
+    Sample,
+    State,
+    Traffic,
+    Verdict,
+    WeightsMean,
+)
 from slackwater.web import create_app
 from slackwater.web.content.model import model_page
 from tests.support.web_settings import settings_in
@@ -191,3 +202,29 @@ def test_without_a_journal_each_page_says_so(tmp_path: Path, path: str) -> None:
 def test_ranges_are_offered_and_others_refused(client: FlaskClient, last: str) -> None:
     assert f'aria-current="true">{last}</a>' in client.get(f"/pools/web?last={last}").text
     assert client.get("/pools/web?last=ever").status_code == 400
+
+
+def test_a_page_that_is_not_there_names_its_status(client: FlaskClient) -> None:
+    page = text(client.get("/nope").text)
+    assert "Not Found" in page
+    assert "404 · to the overview" in page
+
+
+def test_before_and_after_an_episode_are_times_without_another_one(client: FlaskClient, journal: Journal) -> None:
+    """The same server and the other one were slow shortly before, and again shortly after."""
+    begins: dict[str, list[float]] = {"web1": [T0 - 80, T0 - 42, T0 - 20], "web2": [T0 - 62]}
+    for node, times in begins.items():
+        for k in range(100):
+            unix_s = T0 - 100 + k
+            is_slow = any(begin - 1 <= unix_s < begin + 10 for begin in times)  # it is seen a second later
+            traffic = Traffic(rps=80.0, rt_p50_ms=1.0, rt_p95_ms=90.0 if is_slow else 3.0, rt_p99_ms=99.0)
+            journal.record(Sample(1, node, "web", unix_s, "boot", k, 1.0, traffic=traffic))
+        for begin in times:
+            states: dict[State, float] = {"interference": begin, "calm": begin + 10}
+            for state, since in states.items():
+                journal.record(Verdict(1, node, "web", since, state, since, 0.8, ["run delay 14x"], "start"))
+    page = text(client.get(EPISODE).text)
+    assert "p95 before 3.0 ms" in page, "what users felt"
+    row = page[page.index("p95 of its response time") :].split()
+    assert row[5:9] == ["3.0", "ms", "90", "ms"], "before and during"
+    assert float(row[9]) < 20.0, "after; the story is slow at its end"

@@ -42,7 +42,7 @@ def test_the_plots_and_the_lengths_of_pages(tmp_path: Path) -> None:
     Users(tmp_path).add_user("anna", "operator", PASSWORD)
     with served_story(settings_in(tmp_path), plotted_story()) as url:
         printed = browse("plots.test.mjs", url, PASSWORD, 500)
-    assert "pass 9" in printed, printed
+    assert "pass 10" in printed, printed
 
 
 def test_a_pool_is_four_screens_long_at_most_however_many_servers_there_are(tmp_path: Path) -> None:

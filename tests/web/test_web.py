@@ -56,6 +56,12 @@ def client(tmp_path: Path, clock: Clock) -> FlaskClient:
     return create_app(settings_in(tmp_path), clock=clock).test_client()
 
 
+def test_nothing_is_to_be_measured_where_no_weight_was_changed(client: FlaskClient, journal: Journal) -> None:
+    journal.record(*story(mode="observe"))
+    page = Texts(client.get("/").text)
+    assert page.fields["helped"] == ["nothing to measure: no weight was changed"]
+
+
 def test_the_page_has_the_table_without_a_script(client: FlaskClient, journal: Journal) -> None:
     journal.record(*story())
     answer = client.get("/")
@@ -64,6 +70,7 @@ def test_the_page_has_the_table_without_a_script(client: FlaskClient, journal: J
     assert page.fields["headline"] == ["1 of 2 calm; web1 is beside a noisy neighbour"]
     assert page.fields["node"] == ["web1", "web1", "web2"], "the episode that goes on comes first"
     assert page.fields["done"] == ["weight 100 → 0, it gets 50 % of the requests"]
+    assert page.fields["helped"] == ["not known yet: it is measured 10 s after a change"]
     assert page.fields["word"] == ["interference", "interference", "calm"]
     assert page.fields["since"] == ["42 s", "42 s"]
     assert page.fields["weight"] == ["0 / 100", "100 / 100"]

@@ -68,7 +68,7 @@ def description() -> Response:
 def pools() -> Response:
     reader, settings = context().reader, context().settings
     with reader.one_request() as journal:
-        return as_json(Pools([reader.view(journal, pool) for pool in settings.pool]))
+        return as_json(Pools([reader.view(journal, pool) for pool in settings.pool], reader.clock()))
 
 
 @described.get("/api/v1/pools/<pool>", "One pool, now", PoolStatus)

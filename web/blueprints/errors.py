@@ -66,6 +66,6 @@ def _say(answer: BaseResponse, status: int, title: str, text: str, with_page: bo
         answer.set_data(msgspec.json.encode(Error(text)))
         answer.mimetype = "application/json"
     elif with_page:
-        answer.set_data(render_template("error.html", code=status, title=title, text=text))
+        answer.set_data(render_template("error.html", status=status, title=title, text=text))
         answer.mimetype = "text/html"
     return answer

@@ -13,7 +13,7 @@ from flask import Blueprint, abort, render_template, request, url_for
 from slackwater.core.messages import Sample
 from slackwater.views import week as weeks
 from slackwater.views.change_lines import change_lines
-from slackwater.views.chronic import ADVICE, MOST_MACHINES
+from slackwater.views.chronic import ADVICE, LEAST_DAY_S, MOST_MACHINES
 from slackwater.views.harm import TIMES_CALM, UNKNOWN
 from slackwater.views.pool import SYMBOLS, WORDS, duration, milliseconds
 from slackwater.views.why import MARKS
@@ -155,7 +155,8 @@ def week() -> str:
     title = WEEK_TITLES[made or not would, would]
     return render_template(
         "week.html", title=title, made=made, observes=observes, week=report, spans=weeks.DAYS,
-        unknown=UNKNOWN, times_calm=TIMES_CALM, advice=ADVICE, most_machines=MOST_MACHINES, replace=settings.replace,
+        unknown=UNKNOWN, times_calm=TIMES_CALM, advice=ADVICE, most_machines=MOST_MACHINES, least_day_s=LEAST_DAY_S,
+        replace=settings.replace,
         lease_s=settings.lbengine.lease_s, keep_samples_h=settings.journal.keep_samples_h,
         symbols=SYMBOLS, words=WORDS, back=request.full_path.rstrip("?"),
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import compress
 
 import msgspec
 
@@ -14,6 +15,7 @@ from slackwater.core.journal.pool_totals import fitting_step_s
 from slackwater.core.messages import Change
 from slackwater.views import static_weights
 from slackwater.views.change_lines import ChangeLine, change_lines
+from slackwater.views.harm import ONSET_S
 from slackwater.views.percentile import pooled_ms
 from slackwater.views.pool import NOTHING, SYMBOLS, WORDS, duration, milliseconds
 from slackwater.views.why import Episode, Marked, episodes, with_changes
@@ -138,9 +140,11 @@ def page(
         fits_s = max(step_s, fitting_step_s(journal, pool.name, seconds, MOST_VALUES))
         return journal.history(pool.name, since, fits_s, until_unix_s=min(now, since + seconds), servers=pool.servers)
 
-    histories = history(episode.since_unix_s - around, around), history(episode.since_unix_s, length)
+    others = _others(journal, episode, around)
+    calm = _without(history(episode.since_unix_s - around, around - ONSET_S), others)
+    histories = calm, history(episode.since_unix_s, length)
     before, during = map(_means, histories)
-    after = _means(history(until, around)) if episode.until_unix_s is not None else {}
+    after = _means(_without(history(until, around), others)) if episode.until_unix_s is not None else {}
     static_ms, static_is_measured, note = _static(journal, pool, episode, *histories)
     drawn_s = until - episode.since_unix_s + 2 * around
     return EpisodePage(
@@ -179,6 +183,29 @@ def _lasted(episode: Episode, now_unix_s: float) -> str:
     if episode.until_unix_s is None:
         return f"goes on, for {duration(max(0.0, now_unix_s - episode.since_unix_s))}"
     return duration(episode.until_unix_s - episode.since_unix_s)
+
+
+def _others(journal: Journal, episode: Episode, around_s: float) -> list[tuple[float, float]]:
+    """When other episodes of its pool went on near it: neither its before nor its after."""
+    near = episodes(journal, episode.pool, episode.since_unix_s - around_s, oldest=True)
+    return [
+        (other.since_unix_s - ONSET_S, math.inf if other.until_unix_s is None else other.until_unix_s)
+        for other in near
+        if not other.began(episode.node, round(episode.since_unix_s * 1000))
+    ]
+
+
+def _without(history: PoolSeries, times: Sequence[tuple[float, float]]) -> PoolSeries:
+    """The steps outside of these times; all where none is."""
+    steps = [(begin, begin + history.step_s) for begin in history.time_unix_s]
+    kept = [not any(since < end and begin < until for since, until in times) for begin, end in steps]
+    if all(kept) or not any(kept):
+        return history
+    nodes = {
+        node: NodeSeries(*(list(compress(values, kept)) for values in msgspec.structs.astuple(series)))
+        for node, series in history.nodes.items()
+    }
+    return PoolSeries(history.step_s, list(compress(history.time_unix_s, kept)), nodes)
 
 
 def _means(history: PoolSeries) -> dict[str, NodeSeries]:
@@ -240,7 +267,7 @@ def _static(
         return None, False, "no estimate: the baseline weights are not known"
     baselines = {pool.servers.get(server.server, server.server): float(server.full_weight) for server in cycle.servers}
     if static_weights.stayed(during, baselines):
-        return _felt(_means(during)), True, "All weights were at their baselines, so it was measured."
+        return _felt(_means(during)), True, "All weights stayed at their baselines: this is what users felt."
     if cycle.weights_mean is None:
         return None, False, "no estimate: it is not known whether weights determine how requests are split"
     if cycle.weights_mean != "share":

@@ -28,6 +28,8 @@ MOST_DRAWN = 24
 MOST_CARDS = 6
 """Most episodes of a pool with a card of their own; the page of episodes lists all."""
 
+NOT_CHANGED = "nothing to measure: no weight was changed"
+
 
 class ShownRow(msgspec.Struct):
     """The cells of one server."""
@@ -264,9 +266,9 @@ def _episode(episode: Episode, view: PoolStatus, changes: Sequence[Change], now_
     row = next((row for row in view.rows if row.node == episode.node), None)
     names = {episode.node, row.server if row is not None else episode.node}
     since = [made for made in changes if made.target in names and made.time_unix_s >= episode.since_unix_s - 1.0]
-    outcome = next(
-        (made.why for made in since if made.what == "outcome"), "not known yet: it is measured 10 s after a change"
-    )
+    is_changed = _is_lowered(row) or any(made.what == "weight" and made.applied for made in since)
+    unknown = "not known yet: it is measured 10 s after a change"
+    outcome = next((made.why for made in since if made.what == "outcome"), unknown if is_changed else NOT_CHANGED)
     seen = next((made.by for made in since if made.what == "acknowledge"), "")
     done = "nothing was changed"
     if row is not None and row.weight is not None and row.full_weight is not None and not view.stale:
@@ -291,6 +293,10 @@ def _episode(episode: Episode, view: PoolStatus, changes: Sequence[Change], now_
         helped=outcome,
         seen_by=f"seen by {seen}" if seen else "",
     )
+
+
+def _is_lowered(row: Row | None) -> bool:
+    return row is not None and row.weight is not None and row.full_weight is not None and row.weight < row.full_weight
 
 
 def episode_url(episode: Episode | WeekEpisode) -> str:

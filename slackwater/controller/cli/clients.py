@@ -8,7 +8,7 @@ import http
 import http.client
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from slackwater.views.why import Episode
 
 ANSWERS_WITHIN_S = 15.0
+RECORDED_WITHIN_S, LOOK_EVERY_S = 2.0, 0.1
+"""The controller writes what it did to the journal twice a second."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 
@@ -63,6 +65,9 @@ def pool_with(client: ControllerClient, node: str) -> str | None:
 class ControllerClient(Protocol):
     """A controller, as the commands use it."""
 
+    def now_unix_s(self) -> float:
+        """The time by the controller's clock: that of what it tells."""
+
     def views(self, pool: str | None) -> list[PoolStatus]:
         """The pools' tables, now."""
 
@@ -86,12 +91,18 @@ class ControllerClient(Protocol):
     def send(self, pool: str | None, **fields: Any) -> str:
         """Has lbengine carry out a command (`slackwater.core.control.Request`); returns its answer, a sentence."""
 
+    def settle(self, pools: Iterable[str]) -> None:
+        """Waits a moment until what was answered is on record, so that the next `status` shows it."""
+
 
 class LocalClient:
     """Reads the journal and sends commands over the bus: works while the dashboard is off or dead."""
 
     def __init__(self, config: Path) -> None:
         self._config = config
+
+    def now_unix_s(self) -> float:
+        return time.time()
 
     @functools.cached_property
     def _settings(self) -> ControllerSettings:
@@ -177,6 +188,22 @@ class LocalClient:
                 raise ClientError(f"{not_running} ({error})") from None
             raise
 
+    def settle(self, pools: Iterable[str]) -> None:
+        from slackwater.core.journal.journal import JournalError
+
+        answered_unix_s = time.time()
+        waits = set(pools)
+        try:
+            while waits and abs(time.time() - answered_unix_s) < RECORDED_WITHIN_S:
+                with self._journal() as journal:
+                    cycles = {pool: journal.latest_cycle(pool) for pool in waits}
+                ages_s = {pool: answered_unix_s - cycle.time_unix_s for pool, cycle in cycles.items() if cycle}
+                waits = {pool for pool, age_s in ages_s.items() if 0.0 <= age_s < RECORDED_WITHIN_S}
+                if waits:
+                    time.sleep(LOOK_EVERY_S)
+        except JournalError:
+            return
+
 
 class ApiClient:
     """Uses the API of a dashboard (`/api/v1/openapi.json`), in the name that the token has."""
@@ -190,6 +217,13 @@ class ApiClient:
         self._url = url.rstrip("/")
         self._token = token
         self._known: dict[str | None, str] = {}
+        self._ahead_s: float | None = None
+        """The dashboard's clock less this machine's; None: it was not heard of."""
+
+    def now_unix_s(self) -> float:
+        if self._ahead_s is None:
+            self._views()
+        return time.time() + (self._ahead_s or 0.0)
 
     def views(self, pool: str | None) -> list[PoolStatus]:
         views = self._views()
@@ -241,10 +275,15 @@ class ApiClient:
         name = self.the_pool(pool)
         return self._send(f"/pools/{quote(name)}/control", Done, msgspec.json.encode(fields)).sentence
 
+    def settle(self, pools: Iterable[str]) -> None:
+        """The dashboard's journal is not seen from here."""
+
     def _views(self) -> list[PoolStatus]:
         from slackwater.views.answers import Pools
 
-        return self._get("/pools", Pools).pools
+        answer = self._get("/pools", Pools)
+        self._ahead_s = answer.time_unix_s - time.time() if answer.time_unix_s else 0.0
+        return answer.pools
 
     def _check(self, name: str, views: list[PoolStatus]) -> None:
         names = [view.pool for view in views]
@@ -270,7 +309,8 @@ class ApiClient:
                 retries=False,  # neither repeated nor redirected: the token is for this address alone
             )
         except urllib3.exceptions.HTTPError as error:
-            raise ClientError(f"{self._url}: {error}") from None
+            why = error.__cause__.strerror if isinstance(error.__cause__, OSError) else None
+            raise ClientError(f"{self._url}: {why or error}") from None
         if answered.status != http.HTTPStatus.OK:
             raise ClientError(f"{self._url}: {_refusal(answered.status, answered.data)}")
         try:

@@ -47,6 +47,7 @@ def send_to_one(client: ControllerClient, pool_name: str | None, as_json: bool, 
     pool = client.the_pool(pool_name or (pool_with(client, target) if target else None))
     sentence = client.send(pool, **fields)
     tell(PoolAnswers([PoolAnswer(pool, sentence)]), sentence, as_json)
+    client.settle([pool])
 
 
 def send_to(client: ControllerClient, pool_name: str | None, every: bool, as_json: bool, **fields: Any) -> None:
@@ -68,6 +69,7 @@ def send_to(client: ControllerClient, pool_name: str | None, every: bool, as_jso
             _say(answers.answers[-1])
     if as_json:
         tell(answers, "", as_json)
+    client.settle(answer.pool for answer in answers.answers if not answer.error)
     if any(answer.error for answer in answers.answers):
         raise SystemExit(1)
 

@@ -11,6 +11,7 @@ from slackwater.controller.cli.clients import ClientError, ControllerClient, cli
 from slackwater.core.options import at_option, pool_option, seconds_of
 
 if TYPE_CHECKING:
+
     from slackwater.core.messages import Change
 
 GOVERNOR_LOOK_BACK_S, GOVERNOR_LOOKS_AT, GOVERNOR_SHOWS = 3600.0, 1000, 6
@@ -40,11 +41,11 @@ def status(client: ControllerClient, pool_name: str | None, as_json: bool, watch
         return client.views(pool_name)
 
     if as_json:
-        click.echo(tables.as_json(read(), time.time()))
+        click.echo(tables.as_json(read(), client.now_unix_s()))
     elif watch:
-        tables.watch(read, REFRESH_EVERY_S)
+        tables.watch(read, client.now_unix_s, REFRESH_EVERY_S)
     else:
-        tables.show(read(), time.time())
+        tables.show(read(), client.now_unix_s())
 
 
 @click.command(name="log", epilog="Example: slackwater log --since 10m --follow")
@@ -65,7 +66,7 @@ def log(
     """
     from slackwater.controller.cli import tables
 
-    since_unix_s = None if since_s is None else time.time() - since_s
+    since_unix_s = None if since_s is None else client.now_unix_s() - since_s
     write = tables.change_as_json if as_json else tables.change_as_line
 
     shown: list[Change] = list(reversed(client.changes(pool_name, limit, since_unix_s)))
@@ -75,7 +76,7 @@ def log(
         return
     # Changes of several writers may come a little out of order: look back some seconds, leave out what was shown.
     seen = {change.id: change.time_unix_s for change in shown}
-    newest_unix_s = shown[-1].time_unix_s if shown else since_unix_s or time.time()
+    newest_unix_s = shown[-1].time_unix_s if shown else since_unix_s or client.now_unix_s()
     try:
         while True:
             time.sleep(REFRESH_EVERY_S)
@@ -139,7 +140,7 @@ def why(node: str, client: ControllerClient, pool_name: str | None, at_unix_s: f
             if row.full_weight != row.baseline:
                 calm = f"its weight in calm is {row.full_weight} of {row.baseline}"
                 click.echo(f"{node} ({pool}): {calm}; now: {row.why}")
-        recent = client.changes(pool, GOVERNOR_LOOKS_AT, time.time() - GOVERNOR_LOOK_BACK_S)
+        recent = client.changes(pool, GOVERNOR_LOOKS_AT, client.now_unix_s() - GOVERNOR_LOOK_BACK_S)
         servers = {node, *(row.server for row in rows)}
         came_up = [change for change in recent if change.cause in ("away", "warm_up") and change.target in servers]
         if came_up:

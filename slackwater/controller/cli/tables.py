@@ -45,14 +45,14 @@ def show(views: list[PoolStatus], now_unix_s: float, out: Console | None = None)
     out.print(_render(views, now_unix_s, out))
 
 
-def watch(look: Callable[[], list[PoolStatus]], every_s: float) -> None:
+def watch(look: Callable[[], list[PoolStatus]], now_unix_s: Callable[[], float], every_s: float) -> None:
     """Prints them again and again in the same place, until Ctrl-C."""
     out = console()
     try:
-        with Live(_render(look(), time.time(), out), console=out, auto_refresh=False) as live:
+        with Live(_render(look(), now_unix_s(), out), console=out, auto_refresh=False) as live:
             while True:
                 time.sleep(every_s)
-                live.update(_render(look(), time.time(), out), refresh=True)
+                live.update(_render(look(), now_unix_s(), out), refresh=True)
     except KeyboardInterrupt:
         return
 

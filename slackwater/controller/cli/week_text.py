@@ -45,7 +45,7 @@ def _totals(pool: PoolWeek) -> list[str]:
     return [
         f"{totals.episodes} episode{'s' * (totals.episodes != 1)}, {totals.interference} of them beside a neighbour"
         f"{f', {totals.not_visible} with a cause that is not visible from the balancer' if totals.not_visible else ''};"
-        f" marked: {', '.join([*marks, f'{totals.unmarked} not'])}; false alarms: {totals.false_alarms}",
+        f" marked: {', '.join(marks) or 'none'}, not marked: {totals.unmarked}; false alarms: {totals.false_alarms}",
         f"users' p95 above the limit: {_amount(totals.slow_s, totals, totals.slow_unknown)},"
         f" {totals.slow_requests:,.0f} requests took longer",
         *([f"avoided, had it acted (predicted): {avoided}"] if is_known or not _acted(pool) else []),

@@ -114,6 +114,8 @@ class End(Event, tag="end"):
     false_episodes: int
     changes: int
     """Changes that would have been made."""
+    description: str = ""
+    """How and on what machine it was recorded."""
 
 
 class Next(Event, tag="next"):
@@ -134,10 +136,14 @@ def lines(event: Event) -> list[str]:
     match event:
         case WouldChange():
             change = change_lines([event.change])[0]
-            done = f"{_at(event.at_s)}would have been done: {change.what}, by {change.by}"
+            done = f"{_at(event.at_s)}would have been done: {change.what}"
             return [done, f"{_INDENT}because {change.reason}"]
         case Page():
-            return [f"The page: {event.url} (until Ctrl-C)"]
+            also = f"slackwater status --url {event.url.rstrip('/')}"
+            return [
+                f"The page: {event.url} (until Ctrl-C)",
+                f"In another terminal: {also} (and so `log`, `why host1`, `week`)",
+            ]
         case Plays():
             return [event.sentence, ""]
         case Again():
@@ -147,13 +153,11 @@ def lines(event: Event) -> list[str]:
             return [
                 f"This is a recording: {event.seconds:.0f} s of a laboratory's {len(event.nodes)} web servers"
                 f" ({', '.join(event.nodes)}), made on {day}.",
-                f"Made from: {event.description}.",
-                "Noise was made on purpose: "
+                "Noise was made beside them on purpose: "
                 + "; ".join(f"`{kind}` ({what})" for kind, what in event.noises.items())
                 + ".",
-                f"The detector (model {event.model}) and lbengine (law {event.law}, balance {event.balance}) are those"
-                " of a real site, in observe mode.",
-                "They are not told when noise was made. Nothing of this machine is measured or changed.",
+                "Slackwater is not told when. It watches as on your site in observe mode, and says what it would do.",
+                "Nothing of this machine is measured or changed.",
                 "",
             ]
         case Noise():
@@ -165,7 +169,7 @@ def lines(event: Event) -> list[str]:
             taken = f" ({event.resource})" if event.resource not in (None, "unclear") else ""
             return [
                 f"{_at(event.at_s)}{event.node}: {WORDS[event.state]}{taken}",
-                *(f"{_INDENT}because {reason}" for reason in event.because),
+                *(f"{_INDENT}because {reason}" for reason in event.because[:1]),
             ]
         case EpisodeEnd():
             cost = ""
@@ -182,6 +186,7 @@ def lines(event: Event) -> list[str]:
                 f" {event.changes} changes of a weight would have been made.",
                 "This part was chosen because its noises differ and are strong. How often weaker ones are missed:"
                 " docs/results/detector-scores.md",
+                f"How it was recorded: {event.description}.",
             ]
         case Next():
             return ["", "Next:", *(f"  {step}" for step in event.steps)]

@@ -21,7 +21,7 @@ from slackwater.web.http_server import HttpServer
 HOST = "127.0.0.1"
 PORT = 8099
 """The dashboard's usual port."""
-NOTICE = "{sentence} It is played by `slackwater try`: times are the recording's, and nothing can be changed."
+NOTICE = "{sentence} Times are the recording's, and nothing can be changed."
 
 
 class PageError(Exception):

@@ -175,4 +175,5 @@ class Player:
             delay_s=statistics.median(delays_s) if delays_s else None,
             false_episodes=scores.false_episodes,
             changes=self._changes,
+            description=self.opened.description,
         )

@@ -1,4 +1,6 @@
 // What is drawn on a plot's canvas beside its lines.
+import { MARK_ROW_PX, MARKS_TOP_PX } from "./scale.js";
+
 const SYMBOLS = { interference: "▲", slow: "△", errors: "✕", overload: "■", all_slow: "◆", unknown: "?" };
 const WORDS = { interference: "interference", slow: "slow", errors: "errors", overload: "overload", all_slow: "all slow", unknown: "unknown" };
 const FONT_PX = 11;
@@ -37,8 +39,8 @@ export function drawSpans(plot, spans, labelled) {
   ctx.restore();
 }
 
-// Weight changes in front: a dashed line (dotted where nothing was applied) with `100 → 0`.
-export function drawMarks(plot, marks, labelled) {
+// Weight changes in front: a dashed line (dotted where nothing was applied) with `100 → 0` in one of `rows` of text.
+export function drawMarks(plot, marks, rows) {
   const { ctx, bbox } = plot;
   const dpr = devicePixelRatio;
   ctx.save();
@@ -46,7 +48,7 @@ export function drawMarks(plot, marks, labelled) {
   ctx.textAlign = "left";
   ctx.textBaseline = "top";
   ctx.lineWidth = 1.5 * dpr;
-  const free = [bbox.left, bbox.left]; // of each of two rows of text
+  const free = Array(rows).fill(bbox.left);
   for (const mark of marks) {
     const x = plot.valToPos(mark.time_unix_s, "x", true);
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
@@ -56,7 +58,7 @@ export function drawMarks(plot, marks, labelled) {
     ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
-    if (!labelled) continue;
+    if (rows === 0) continue;
     const text = mark.applied ? `${mark.node} ${mark.before} → ${mark.after}` : `${mark.node} would be ${mark.after}`;
     const width = ctx.measureText(text).width;
     const left = x + width + 8 * dpr > bbox.left + bbox.width ? x - width - 4 * dpr : x + 4 * dpr;
@@ -64,7 +66,7 @@ export function drawMarks(plot, marks, labelled) {
     if (row < 0) continue;
     free[row] = left + width + 6 * dpr;
     ctx.fillStyle = colour("accent");
-    ctx.fillText(text, left, bbox.top + (4 + 13 * row) * dpr);
+    ctx.fillText(text, left, bbox.top + (MARKS_TOP_PX + MARK_ROW_PX * row) * dpr);
   }
   ctx.restore();
 }

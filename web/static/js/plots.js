@@ -1,7 +1,7 @@
 // The signals of a pool as small multiples on one time axis: one line a server, in the server's colour.
 /* global uPlot */
 import { colour, drawCuts, drawMarks, drawNames, drawSpans, drawTarget, roomForNames } from "./drawing.js";
-import { cutRuns, highest, milliseconds, percent, plain, seconds } from "./scale.js";
+import { cutRuns, highest, milliseconds, percent, plain, roomForMarks, seconds } from "./scale.js";
 import { Series } from "./series.js";
 import { clock, dayAndClock, setText } from "./times.js";
 
@@ -11,10 +11,12 @@ const TAIL_STEPS = 6;
 const COLOURS = 8;
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]]; // for the servers beyond the colours
 const ROOM_ABOVE = 1.12;
+const [PAD_TOP_PX, PAD_BOTTOM_PX, TIMES_PX] = [4, 7, 24];
 const LEAST_SHOWN_S = 20;
 const FEW_S = 150; // a plot of so little is drawn in seconds
 const LEAST_DRAG_PX = 8;
 const LEAST_CHOSEN_S = 10;
+const CHOSEN_ONCE_MS = 500;
 const MOST_NAMES = 8; // with more, only the servers in front have their names at their lines
 const TARGET_WITHIN = 3; // the axis reaches a target up to so many times what was measured
 const NARROW = matchMedia("(max-width: 820px)");
@@ -103,6 +105,11 @@ class Figure {
     return this.canvas.clientHeight;
   }
 
+  // The room for the texts of changes, above the lines.
+  get marks() {
+    return roomForMarks(this.height - PAD_TOP_PX - (this.last ? TIMES_PX : PAD_BOTTOM_PX));
+  }
+
   build() {
     this.plot?.destroy();
     const { nodes, focus } = this.stack;
@@ -119,19 +126,19 @@ class Figure {
       {
         width: Math.max(200, this.canvas.clientWidth),
         height: this.height,
-        padding: [4, roomForNames(this.named), this.last ? 0 : 7, 0],
+        padding: [PAD_TOP_PX, roomForNames(this.named), this.last ? 0 : PAD_BOTTOM_PX, 0],
         legend: { show: false },
         cursor: { y: false, drag: { x: true, y: false, setScale: false }, sync: { key: "signals" }, points: { show: false } },
-        scales: { x: { time: true, range: () => this.stack.span() }, y: { range: () => [0, (this.signal.stepped ? 1.4 : ROOM_ABOVE) * this.top] } },
+        scales: { x: { time: true, range: () => this.stack.span() }, y: { range: () => [0, (this.signal.stepped ? this.marks.factor : ROOM_ABOVE) * this.top] } },
         series: [{}, ...nodes.map(line)],
         axes: [
-          { ...axis, show: this.last, space: 70, size: 24, incrs: [60, 120, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400, 604800, 1209600], values: (_, splits) => splits.map((second) => (days ? dayAndClock(second).split(",")[0] : clock(second).slice(0, 5))) },
+          { ...axis, show: this.last, space: 70, size: TIMES_PX, incrs: [60, 120, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400, 604800, 1209600], values: (_, splits) => splits.map((second) => (days ? dayAndClock(second).split(",")[0] : clock(second).slice(0, 5))) },
           { ...axis, size: 58, space: 30, values: (_, splits) => splits.map((value) => this.signal.unit(value)) },
         ],
         hooks: {
           drawClear: [(plot) => drawSpans(plot, this.stack.series.spansOf(nodes), this.first)],
           draw: [
-            (plot) => drawMarks(plot, this.stack.series.marksOf(nodes), this.signal.stepped),
+            (plot) => drawMarks(plot, this.stack.series.marksOf(nodes), this.signal.stepped ? this.marks.rows : 0),
             (plot) => drawCuts(plot, this.cuts(), this.signal.unit),
             (plot) => drawNames(plot, this.ends()),
             (plot) => { if (this.target && this.target <= plot.scales.y.max) drawTarget(plot, this.target, `target ${this.signal.unit(this.target)}`); },
@@ -146,10 +153,11 @@ class Figure {
     this.read();
   }
 
-  // Dragging over the plot opens the pool's page at that time.
+  // Dragging over the plot opens the pool's page at that time. The other plots take the selection over: they say it again.
   choose(plot) {
     const { left, width } = plot.select;
-    if (width < LEAST_DRAG_PX) return;
+    if (width < LEAST_DRAG_PX || performance.now() - this.stack.chosenMs < CHOSEN_ONCE_MS) return;
+    this.stack.chosenMs = performance.now();
     const [from, until] = [left, left + width].map((place) => plot.posToVal(place, "x"));
     const query = new URLSearchParams({ until_unix_s: until.toFixed(0), last_s: Math.max(until - from, LEAST_CHOSEN_S).toFixed(0) });
     location.assign(`${this.stack.section.dataset.page}?${query}#signals`);
@@ -199,7 +207,7 @@ export class Stack {
     }
     this.stepS = Number(section.dataset.step);
     this.byTails = section.dataset.tails === "1";
-    this.loadedMs = -Infinity;
+    this.loadedMs = this.chosenMs = -Infinity;
     this.near = !this.byTails; // to the visible part of the page
     if (this.byTails) new IntersectionObserver(([entry]) => { this.near = entry.isIntersecting; this.renew(); }, { rootMargin: "100%" }).observe(section);
     this.told = document.body.dataset.events === undefined; // of the pool, by an event

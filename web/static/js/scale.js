@@ -2,6 +2,9 @@
 const LASTS_STEPS = 3;
 const USUAL_SHARE = 0.98;
 const WORTH_CUTTING = 4;
+export const MARKS_TOP_PX = 4;
+export const MARK_ROW_PX = 13;
+const LEAST_FOR_TWO_PX = 75;
 const SIZES = [[1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]];
 
 const known = (values) => values.filter((value) => value != null);
@@ -23,6 +26,13 @@ export function highest(columns) {
   const usual = all[Math.ceil(USUAL_SHARE * all.length) - 1] ?? 0;
   const reached = Math.max(usual, ...columns.map(lasting));
   return reached > 0 && most > WORTH_CUTTING * reached ? reached : most || 1;
+}
+
+// How many rows of marks' texts a plot so high has above its highest line, and how much higher its axis reaches for them.
+export function roomForMarks(heightPx) {
+  const rows = heightPx < LEAST_FOR_TWO_PX ? 1 : 2;
+  const roomPx = MARKS_TOP_PX + rows * MARK_ROW_PX + MARKS_TOP_PX;
+  return { rows, factor: heightPx / Math.max(1, heightPx - roomPx) };
 }
 
 // What is above the axis, by server: each run of values once, with its highest. `places` are those of its first and last.
