@@ -299,6 +299,25 @@ def test_an_address_of_ipv4_that_is_written_as_one_of_ipv6_is_the_same_machine(t
     assert "root@192.0.2.1 " in commands(answers)[0]
 
 
+@pytest.mark.parametrize(
+    ("servers", "place"),
+    [
+        (" server a 192.0.2.1:80\n server b ::ffff:192.0.2.1:81\n", "one machine (192.0.2.1)"),
+        (" server a /run/a.sock\n server b /run/b.sock\n", "this host"),
+        (" server a 192.0.2.1:80\n server b 192.0.2.2:80\n", ""),
+    ],
+)
+def test_servers_that_are_all_on_one_machine_have_nowhere_to_move_load_to(
+    tmp_path: Path, servers: str, place: str
+) -> None:
+    case = case_of(tmp_path, f"backend app\n default-server weight 100\n{servers}")
+    with case.running():
+        printed = case.text()
+    warning = f"! all its servers are on {place}: a noisy neighbour slows them alike, and no other machine can take"
+    assert (warning in printed) == bool(place)
+    assert printed.count("all its servers are on") == bool(place)
+
+
 def test_a_backend_in_each_branch_of_a_condition_is_named_with_both_places(tmp_path: Path) -> None:
     servers = " server a 192.0.2.1:80 weight 100\n server b 192.0.2.2:80 weight 100\n"
     case = case_of(
