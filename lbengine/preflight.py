@@ -13,7 +13,11 @@ FINE_BASELINE = 20
 """The lowest weight that allows steps of 5%."""
 NOTHING_SET: Mapping[str, int] = MappingProxyType({})
 """The weights without us where no weight is ours."""
-PLACEHOLDERS = {"no_address": "no address", "disabled": "`disabled` in the configuration"}
+PLACEHOLDERS = {
+    "no_address": ("has no address", "have no address", "HAProxy knows one"),
+    "disabled": ("is `disabled` in the configuration", "are `disabled` in the configuration", "that ends"),
+}
+"""What is said of one server without a machine, and of several, and until when."""
 MOST_NAMES = 20
 """The most names in one message."""
 
@@ -40,11 +44,9 @@ def check_servers(
             raise BalancerError(f"{where} has no server `{name}`, which `servers` names; it has: {known}")
     warnings = [f"left out: {why}" for why in snapshot.unreadable.values()]
     for kind, slots in _by_placeholder(server for server in active if server.placeholder).items():
-        slots_are = "is an empty slot" if len(slots) == 1 else "are empty slots"
-        warnings.append(
-            f"{where}: {names(slots)} {slots_are} ({PLACEHOLDERS[kind]}): no machine is looked for there until it is"
-            " filled"
-        )
+        one_is, several_are, until = PLACEHOLDERS[kind]
+        state = one_is if len(slots) == 1 else several_are
+        warnings.append(f"{where}: {names(slots)} {state}: no machine is looked for there until {until}")
     active = [server for server in active if not server.placeholder]
     if coarse := names(server for server in active if 0 < weights[server.name] < FINE_BASELINE):
         at_once = any(weights[server.name] > 0 and is_coarse(weights[server.name]) for server in active)

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from slackwater.core.config.kinds import ADDRESS_PATTERN
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_CONFIG = "/etc/slackwater/controller.toml"
@@ -44,6 +46,13 @@ def pool_option(help_text: str) -> Callable[[Command], Command]:
 
 def why_option() -> Callable[[Command], Command]:
     return click.option("--why", default="", metavar="TEXT", help="The reason, for the log.")
+
+
+def an_address(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """A click callback: HOST:PORT."""
+    if value is not None and not re.search(ADDRESS_PATTERN, value):
+        raise click.BadParameter(f"expected HOST:PORT, as in 10.0.0.5:14222 or [2001:db8::5]:14222, got {value!r}")
+    return value
 
 
 def unix_time_of(_: click.Context, __: click.Parameter, value: datetime | None) -> float | None:

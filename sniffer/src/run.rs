@@ -74,7 +74,17 @@ pub fn read(file: &Path, options: &TrafficOptions) -> Result<(), AnyError> {
         printer.summary(&summary, None)?;
     }
     read?;
-    understood(&summary, name)
+    understood(&summary, name)?;
+    if counts.packets > 0 && summary.connections == 0 {
+        // All figures are zero, which looks like servers without requests.
+        let ports: Vec<String> = options.ports.iter().map(|port| port.number.to_string()).collect();
+        eprintln!(
+            "slackwater-sniffer: {}: no connection of port {}: name the servers' ports with --port",
+            name.display(),
+            ports.join(", ")
+        );
+    }
+    Ok(())
 }
 
 /// An error if there were packets and none was understood.

@@ -61,6 +61,10 @@ fn other_ports_are_not_looked_at() {
     let file = Capture::new();
     let output = sniffer(&["read", file.path(), "--port", "81", "--port", "82", "--json"]);
     assert_eq!((lines(&output)[0]["exchanges"].clone(), lines(&output)[0]["packets"].clone()), (0.into(), 6.into()));
+    let said = String::from_utf8(output.stderr).expect("text");
+    let expected = "no connection of port 81, 82: name the servers' ports with --port\n";
+    assert!(said.ends_with(expected), "zeros look like silence: {said}");
+    assert!(sniffer(&["read", file.path(), "--json"]).stderr.is_empty());
 }
 
 #[test]

@@ -61,6 +61,15 @@ def write(path: Path, text: str, mode: int) -> None:
     path.chmod(mode)
 
 
+@pytest.mark.parametrize("listen", ["2001:db8::5:14222", "192.0.2.1", "192.0.2.1:99999", "tls://192.0.2.1:14222"])
+def test_an_address_that_will_not_do_is_refused_at_its_option(tmp_path: Path, listen: str) -> None:
+    words = ["monitors", "--config", str(tmp_path / "controller.toml"), "--listen", listen]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 2
+    expected = "expected HOST:PORT, as in 10.0.0.5:14222 or [2001:db8::5]:14222"
+    assert f"Invalid value for '--listen': {expected}, got '{listen}'" in done.output
+
+
 @needs_haproxy
 def test_where_there_is_no_certificate_it_makes_one_and_says_so(here: Here, balancer: RealHAProxy) -> None:
     here.init(balancer)

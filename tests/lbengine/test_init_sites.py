@@ -147,7 +147,7 @@ def test_a_slot_without_an_address_is_no_machine_and_is_named_once(case: Case) -
         warnings = answers["haproxy"]["backends"][0]["warnings"]
         named = [text for text in warnings if "app1" in text]
         assert len(named) == 1
-        reason = "are empty slots (no address): no machine is looked for there until it is filled"
+        reason = "have no address: no machine is looked for there until HAProxy knows one"
         assert named[0].endswith(f"app1, app2, app3, app4, app5, app6 {reason}")
         assert case.nodes_checked() == ["node fixed1 of pool app", "node fixed2 of pool app"]
 
@@ -298,6 +298,25 @@ def test_an_address_of_ipv4_that_is_written_as_one_of_ipv6_is_the_same_machine(t
     assert [node["node"] for node in answers["nodes"]] == ["vm1", "vm2"]
     assert load(case.config).pool[0].servers == {"vm1-a": "vm1", "vm1-b": "vm1"}
     assert "root@192.0.2.1 " in commands(answers)[0]
+
+
+@pytest.mark.parametrize(
+    ("servers", "place"),
+    [
+        (" server a 192.0.2.1:80\n server b ::ffff:192.0.2.1:81\n", "one machine (192.0.2.1)"),
+        (" server a /run/a.sock\n server b /run/b.sock\n", "this host"),
+        (" server a 192.0.2.1:80\n server b 192.0.2.2:80\n", ""),
+    ],
+)
+def test_servers_that_are_all_on_one_machine_have_nowhere_to_move_load_to(
+    tmp_path: Path, servers: str, place: str
+) -> None:
+    case = case_of(tmp_path, f"backend app\n default-server weight 100\n{servers}")
+    with case.running():
+        printed = case.text()
+    warning = f"! all its servers are on {place}: a noisy neighbour slows them alike, and no other machine can take"
+    assert (warning in printed) == bool(place)
+    assert printed.count("all its servers are on") == bool(place)
 
 
 def test_a_backend_in_each_branch_of_a_condition_is_named_with_both_places(tmp_path: Path) -> None:

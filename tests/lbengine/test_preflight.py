@@ -112,7 +112,7 @@ def test_other_writers_and_persistence_are_warned_of() -> None:
     assert "the agent-check of host1 sets weights too where it answers with a percentage" in text
     assert "cookie persistence" in text
     assert "the weights of host1 are too small" in text
-    assert "host2 is an empty slot (`disabled` in the configuration): no machine is looked for" in text
+    assert "host2 is `disabled` in the configuration: no machine is looked for there until that ends" in text
     assert "host3 has weight 0 and is left alone" in text
 
 

@@ -125,6 +125,8 @@ def test_two_pools_are_two_pools() -> None:
         (POOL + '[bus]\nlisten = "localhost"\n', 6, "bus.listen: expected HOST:PORT"),
         (POOL + '[bus]\nlisten = "localhost:65536"\n', 6, "bus.listen: expected HOST:PORT"),
         (POOL + '[bus]\nurl = "localhost:4222"\n', 6, "bus.url: expected nats://HOST:PORT"),
+        (POOL + '[bus]\nurl = "tls://2001:db8::5:4222"\n', 5, "bus: `url` tls://2001:db8::5:4222: expected nats://HOST:PORT"),
+        (POOL + '[bus]\nurl = "tls://nats:port"\n', 5, "bus: `url` tls://nats:port: expected nats://HOST:PORT"),
         (POOL + '[web]\nlisten = "8099"\n', 6, 'web.listen: expected HOST:PORT or ""'),
         (POOL + POOL.replace('"be"', '"b2"'), 6, "pool `web` is there twice"),
         (POOL + POOL.replace('"web"', '"w2"'), 7, "backend `be` of /run/haproxy.sock is there twice"),

@@ -51,8 +51,8 @@ def installed_collection(folder: Path) -> dict[str, str]:
     return environment
 
 
-def module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ANSIBLE / "plugins/modules" / f"{name}.py")
+def module(name: str, kind: str = "modules") -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ANSIBLE / "plugins" / kind / f"{name}.py")
     assert spec
     assert spec.loader
     loaded = importlib.util.module_from_spec(spec)
@@ -60,7 +60,18 @@ def module(name: str) -> ModuleType:
     return loaded
 
 
+def default_of(role: str, variable: str, **values: Any) -> str:
+    """The default of a role's variable, where other variables have these values."""
+    defaults = yaml.safe_load((ANSIBLE / "roles" / role / "defaults/main.yml").read_text())
+    return _environment().from_string(defaults[variable]).render(**values)
+
+
 def rendered(role: str, template: str, **values: Any) -> str:
+    text = (ANSIBLE / "roles" / role / "templates" / template).read_text()
+    return _environment().from_string(text).render(**values)
+
+
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined, autoescape=False)
     environment.filters["to_json"] = json.dumps
     environment.filters["combine"] = lambda ours, more, **_: {
@@ -69,4 +80,5 @@ def rendered(role: str, template: str, **values: Any) -> str:
     environment.filters["regex_replace"] = lambda text, pattern, to: re.sub(pattern, to, text)
     environment.filters["extract"] = lambda key, place: place[key]
     environment.filters["bool"] = bool
-    return environment.from_string((ANSIBLE / "roles" / role / "templates" / template).read_text()).render(**values)
+    environment.filters[f"{COLLECTION}.before_port"] = module("addresses", "filter").before_port
+    return environment

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,6 +150,29 @@ def test_each_way_to_write_it_is_read_as_php_fpm_reads_it(tmp_path: Path, main: 
         log = (tmp_path / "php-fpm.log").read_text()
         assert "test is successful" not in log, "the site's log is left alone"
         tries_five(site)
+
+
+def begun(listen: Path) -> socket.socket:
+    """A connection with the beginning of a FastCGI request: the child that takes it waits for the rest."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(str(listen))
+    connection.sendall(b"\1\1\0\1\0\x08\0\0" + b"\0\1" + bytes(6))
+    return connection
+
+
+def test_a_pool_whose_children_are_all_busy_is_counted_in_the_process_table(tmp_path: Path) -> None:
+    """A child would serve the status page, and a full pool is the one that needs more children."""
+    site = fpm(tmp_path)
+    site.write(main=f"{GLOBAL}include=@D@/pool.d/*.conf\n", www=f"[www]\n{STATIC}".replace("= 4", "= 2"))
+    with site.running(), contextlib.ExitStack() as requests:
+        for _ in range(2):
+            requests.enter_context(begun(tmp_path / "fpm.sock"))
+        table = f"process table (no status page /status: {tmp_path}/fpm.sock: no answer within 2 s)"
+        wait_for(lambda: table in site.knob().get("how", ""), "two busy children")
+        knob = site.knob()
+        assert (knob["value"], knob["how"]) == (2, f"2 (pm = static; 2 processes now by the {table})")
+        tried = site.wsengine("try", CHILDREN, "5", "--seconds", "2")
+        assert tried.returncode == 0, tried
 
 
 def test_without_a_pid_file_the_master_is_found_by_its_title(tmp_path: Path) -> None:

@@ -190,24 +190,26 @@ impl PhpFpm {
 
     /// The number of children of the pool, and its source: the status page (`pm.status_path`), else the process table.
     ///
+    /// Without `pm.status_listen` a child serves the page, so none comes while all children are busy.
+    ///
     /// # Errors
     /// Why the number is not known.
     pub fn processes(&self, sections: &Sections) -> Result<(u64, String)> {
         let pool = sections.get(&self.settings.pool).cloned().unwrap_or_default();
         let listen = pool.get("pm.status_listen").or_else(|| pool.get("listen"));
-        if let (Some(page), Some(listen)) = (pool.get("pm.status_path"), listen) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.map_err(|error| Error::Process(format!("no event loop: {error}")))?;
-            let page_of_pool = Page::FastCgi { listen: listen.clone(), path: page.clone() };
-            let status = PhpFpmStatus::parse(&page_of_pool.fetch(&runtime, STATUS_WITHIN)?);
-            let status = status.ok_or_else(|| Error::Unavailable(format!("{page}: no status in JSON")))?;
-            return Ok((status.total, format!("status page {page}")));
-        }
+        let why_not = if let (Some(path), Some(listen)) = (pool.get("pm.status_path"), listen) {
+            match status_page(listen, path) {
+                Ok(status) => return Ok((status.total, format!("status page {path}"))),
+                Err(error) => format!("no status page {path}: {error}"),
+            }
+        } else {
+            "pm.status_path is not set".to_owned()
+        };
         let title = format!("php-fpm: pool {}", self.settings.pool);
         let workers = processes_titled(&self.proc, &title);
         let count =
             children(&self.proc, self.pid(sections)?).into_iter().filter(|(pid, _)| workers.contains(pid)).count();
-        Ok((count as u64, "process table (pm.status_path is not set)".to_owned()))
+        Ok((count as u64, format!("process table ({why_not})")))
     }
 
     /// The drop-in file with these lines.
@@ -294,6 +296,15 @@ impl DropInServer for PhpFpm {
             Error::NotInEffect(format!("php-fpm ({pid}) has not reloaded within {within_s} s of a SIGUSR2"))
         })
     }
+}
+
+/// The status page of a pool that listens there.
+fn status_page(listen: &str, path: &str) -> Result<PhpFpmStatus> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Error::Process(format!("no event loop: {error}")))?;
+    let page = Page::FastCgi { listen: listen.to_owned(), path: path.to_owned() };
+    let text = page.fetch(&runtime, STATUS_WITHIN)?;
+    PhpFpmStatus::parse(&text).ok_or_else(|| Error::Unavailable("no status in JSON".to_owned()))
 }
 
 #[cfg(test)]

@@ -146,7 +146,11 @@ def _place(address: str, prefix: str) -> str:
     if address.startswith("/"):
         return prefix + address
     tcp = None if address.startswith(OTHER_FAMILIES) else TCP_ADDRESS.fullmatch(address)
-    return f"tcp://{tcp[1]}" if tcp else address
+    if not tcp:
+        return address
+    host, _, port = tcp[1].rpartition(":")
+    # HAProxy takes an IPv6 address without brackets too.
+    return f"tcp://[{host}]:{port}" if ":" in host and not host.startswith("[") else f"tcp://{host}:{port}"
 
 
 def socket_named(name: str) -> str:
@@ -189,6 +193,12 @@ def find_in(configuration: SiteConfiguration) -> tuple[str, str] | None:
         if line.is_tcp:
             raise SurveyError(f"{line.place}: {_on_tcp(line.path, configuration)}")
     return None
+
+
+def not_usable_in(configuration: SiteConfiguration) -> str:
+    """The lines `stats socket` whose address is neither a path nor on TCP, in words; empty: there are none."""
+    lines = [line for line in configuration.sockets if not (line.is_local or line.is_tcp) and is_known(line.path)]
+    return "; ".join(f"{line.place}: `stats socket {line.path}` has no path, so it cannot be used" for line in lines)
 
 
 def add_socket(configuration: SiteConfiguration) -> str:

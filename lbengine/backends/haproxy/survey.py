@@ -29,6 +29,7 @@ from slackwater.lbengine.backends.haproxy.site import (
     SurveyError,
     add_socket,
     find_in,
+    not_usable_in,
     socket_named,
     spoken,
 )
@@ -144,9 +145,10 @@ def find_socket(named: str, configuration: SiteConfiguration, usual: Sequence[st
     for path in usual:
         if _is_socket(path):
             return path, "at a usual place"
+    unusable = not_usable_in(configuration)
+    found = f"no admin socket of HAProxy was found{f' ({unusable})' if unusable else ''}"
     raise SurveyError(
-        f"no admin socket of HAProxy was found; {add_socket(configuration)}, or name its socket with --socket. Looked"
-        f" at: {', '.join(usual)}"
+        f"{found}; {add_socket(configuration)}, or name its socket with --socket. Looked at: {', '.join(usual)}"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,9 @@ from slackwater.core.bus import nats_server
 from slackwater.core.bus.config import WSENGINE, ListedNode, Tls, config_text, passwords_in, read_nodes, users
 from slackwater.core.bus.node_settings import node_text
 from slackwater.core.bus.ports import Port, parse_port
-from slackwater.core.config import ADDRESS_PATTERN, CONTROL, CONTROLLER, ConfigError
+from slackwater.core.config import CONTROL, CONTROLLER, ConfigError
 from slackwater.core.files import text_of, write_secret
-from slackwater.core.options import config_option, json_option, tell
-
-
-def an_address(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
-    if not re.search(ADDRESS_PATTERN, text):
-        raise click.BadParameter(f"expected HOST:PORT, got {text!r}")
-    return text
+from slackwater.core.options import an_address, config_option, json_option, tell
 
 
 @click.group(epilog="Example: slackwater bus node add web web1")

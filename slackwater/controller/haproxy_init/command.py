@@ -17,6 +17,7 @@ from slackwater.controller.haproxy_init.first_settings import (
     NewPool,
     choose,
     is_local,
+    only_machine,
     settings_text,
     unresolved_in,
 )
@@ -232,6 +233,11 @@ def _about(backend: FoundBackend, is_pool: bool, why_not: str) -> list[str]:
             warnings.append(
                 "all its servers are on this host, and each is taken for a machine of its own, as in a laboratory;"
                 " where they share this one, give all of them one node in `servers`"
+            )
+        elif place := only_machine(backend):
+            warnings.append(
+                f"all its servers are on {place}: a noisy neighbour slows them alike, and no other machine can take"
+                " their load"
             )
         if unseen := [server.name for server in backend.servers if server.on_unix_socket]:
             warnings.append(

@@ -137,6 +137,14 @@ def _by_machine(backend: FoundBackend) -> dict[tuple[str, str], list[FoundServer
     return by_machine
 
 
+def only_machine(backend: FoundBackend) -> str:
+    """The machine that all servers are on, in words; empty where there are several."""
+    machines = list(_by_machine(backend))
+    if len(machines) != 1:
+        return ""
+    return "this host" if machines[0] == HERE else f"one machine ({machines[0][0] or machines[0][1]})"
+
+
 def is_local(backend: FoundBackend) -> bool:
     """Whether all servers are at loopback addresses, as in a laboratory, where each stands for a machine."""
     return all(_is_loopback(server.host) for server in backend.servers if not server.placeholder)

@@ -36,7 +36,7 @@ from slackwater.core.bus import nats_server
 from slackwater.core.bus.authority import AuthorityFiles
 from slackwater.core.bus.config import ListedNode, parse_nodes
 from slackwater.core.config import ConfigError, ControllerSettings, is_loopback, parse, read
-from slackwater.core.options import config_option, json_option, tell
+from slackwater.core.options import an_address, config_option, json_option, tell
 from slackwater.core.state_dir import running_serve
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.lbengine.backends.haproxy.survey import backends_behind
@@ -72,6 +72,7 @@ class MonitorsResult(msgspec.Struct, frozen=True):
 @config_option
 @click.option(
     "--listen",
+    callback=lambda context, parameter, value: value and an_address(context, parameter, value),
     default="",
     metavar="HOST:PORT",
     help="Where the web servers reach the bus; a certificate is made.  [default: as it is, if they can; else this"

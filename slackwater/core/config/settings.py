@@ -83,6 +83,12 @@ class BusSettings(Settings, frozen=True):
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("`tls_cert` and `tls_key` must be set together")
         if self.url:
+            try:
+                urlsplit(self.url).port  # noqa: B018  # it is read for its errors
+            except ValueError:
+                raise ValueError(
+                    f"`url` {self.url}: expected nats://HOST:PORT or tls://HOST:PORT, an IPv6 address in brackets"
+                ) from None
             if self.has_password and not self.needs_tls and not is_loopback_host(urlsplit(self.url).hostname or ""):
                 raise ValueError(
                     "`url` would send the password in the clear to another machine: tls://HOST:PORT encrypts, and with"
