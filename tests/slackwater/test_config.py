@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.core import config
+from slackwater.core import config, last_settings
 from slackwater.core.config import ConfigError, host_and_port, load, parse
 from slackwater.lbengine.backends.ipvs.settings import ServicePool
 from tests.support.paths import ROOT
@@ -204,6 +204,14 @@ def test_no_number_is_without_bound(number: str) -> None:
     """With a lease of `inf` no weight would be given back where Verdicts end."""
     says = "f.toml:6: lbengine.lease_s: expected 0 or a number from 0.000001 to 1000000000, got "
     assert refusal(f"{POOL}[lbengine]\nlease_s = {number}\n").startswith(says)
+
+
+def test_commands_say_too_that_a_file_is_nested_too_deeply(tmp_path: Path) -> None:
+    """`slackwater restore --all` looks there for the folder of the stored baselines."""
+    file = tmp_path / "controller.toml"
+    file.write_text("a = " + "[" * 3000)
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        last_settings.load_or_last(file)
 
 
 def test_a_text_with_a_zero_byte_is_refused_with_its_line() -> None:
