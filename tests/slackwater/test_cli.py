@@ -439,6 +439,7 @@ def test_pause_and_resume_ask_lbengine(site: Path, tmp_path: Path, monkeypatch: 
             server.terminate()
     assert alone.exit_code == 1
     assert "is `slackwater serve` running?" in alone.stderr
+    assert "without a pause `systemctl stop slackwater-controller` gives your weights back too" in alone.stderr
     assert (paused.exit_code, paused.stdout) == (0, "web: paused by you\n")
     assert asked[0] == {"action": "pause", "by": "alice", "why": "deploy"}
     assert resumed.exit_code == 1

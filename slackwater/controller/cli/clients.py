@@ -156,7 +156,7 @@ class LocalClient:
 
     def send(self, pool: str | None, **fields: Any) -> str:
         from slackwater.core.bus.bus import BusError
-        from slackwater.core.control import Request, send_once
+        from slackwater.core.control import Refused, Request, send_once
 
         settings = self._settings.the_pool(pool)
         request = Request(by=login_name(), **fields)
@@ -172,7 +172,19 @@ class LocalClient:
         except BusError as error:
             if self._is_dead():  # on a bus of the site's own another controller might have answered
                 raise ClientError(f"{not_running} ({error})") from None
-            raise
+            raise _with_another_way(error, request.action) from None
+        except Refused as error:  # its disk may be full: a pause that would not be kept is none
+            raise _with_another_way(error, request.action) from None
+
+
+def _with_another_way(error: Exception, action: str) -> Exception:
+    """The error; where a pause was in vain, with the other ways to the weights of without us."""
+    if action != "pause":
+        return error
+    return ClientError(
+        f"{error}; without a pause `systemctl stop slackwater-controller` gives your weights back too, and"
+        " `slackwater restore --all` does where it does not end"
+    )
 
 
 class ApiClient:
