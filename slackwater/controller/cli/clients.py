@@ -24,6 +24,7 @@ from slackwater.core.messages import plain_json
 from slackwater.core.options import Command, config_option
 
 if TYPE_CHECKING:
+    from slackwater.core.control import Request
     from slackwater.core.journal.journal import Journal
     from slackwater.core.messages import Change
     from slackwater.views.pool import PoolStatus
@@ -156,10 +157,10 @@ class LocalClient:
 
     def send(self, pool: str | None, **fields: Any) -> str:
         from slackwater.core.bus.bus import BusError
-        from slackwater.core.control import Refused, Request, send_once
+        from slackwater.core.control import Refused, send_once
 
         settings = self._settings.the_pool(pool)
-        request = Request(by=login_name(), **fields)
+        request = _request(login_name(), fields)
         not_running = (
             f"{settings.name}: the controller does not run, so `{request.action}` reaches nobody;"
             " `slackwater restore --all` sets the baseline weights without it, `systemctl start"
@@ -175,6 +176,16 @@ class LocalClient:
             raise _with_another_way(error, request.action) from None
         except Refused as error:  # its disk may be full: a pause that would not be kept is none
             raise _with_another_way(error, request.action) from None
+
+
+def _request(by: str, fields: Mapping[str, Any]) -> Request:
+    """The command. Raises ClientError for one that cannot be, before anybody is asked."""
+    from slackwater.core.control import request_of
+
+    try:
+        return request_of({"by": by, **fields})
+    except ValueError as error:
+        raise ClientError(str(error)) from None
 
 
 def _with_another_way(error: Exception, action: str) -> Exception:
@@ -248,6 +259,7 @@ class ApiClient:
         from slackwater.views.answers import Done
 
         name = self.the_pool(pool)
+        _request("you", fields)  # the dashboard knows who it is by the token
         return self._send(f"/pools/{quote(name)}/control", Done, msgspec.json.encode(fields)).sentence
 
     def _views(self) -> list[PoolStatus]:

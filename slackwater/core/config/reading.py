@@ -23,7 +23,7 @@ from slackwater.core.config.balancers import (
     use_defaults,
 )
 from slackwater.core.config.description import hints, struct_of
-from slackwater.core.config.kinds import ConfigError
+from slackwater.core.config.kinds import ConfigError, in_words
 from slackwater.core.config.settings import ControllerSettings, PoolSettings
 from slackwater.core.config.toml_lines import KeyPath, dotted, key_lines, line_of
 from slackwater.core.files import bytes_of
@@ -167,8 +167,7 @@ def _located(message: str, raw: dict[str, Any], where: str, lines: dict[KeyPath,
     if missing := re.fullmatch(r"Object missing required field `(.*)`", fault):
         own = word and missing.group(1) not in PoolSettings.__struct_fields__
         return f"{start}`{missing.group(1)}` is missing" + (f', which `balancer = "{word}"` needs' if own else "")
-    for pattern, words in patterns_in_words().items():
-        fault = fault.replace(f"`str` matching regex {pattern!r}", words)
+    fault = in_words(fault, patterns_in_words())
     inner = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
     if typing.get_origin(inner) is Literal:
         fault += f" (expected {quoted(typing.get_args(inner), ' or ')})"
