@@ -162,7 +162,7 @@ class LocalClient:
         settings = self._settings.the_pool(pool)
         request = _request(login_name(), fields)
         not_running = (
-            f"{settings.name}: the controller does not run, so `{request.action}` reaches nobody;"
+            f"the controller does not run, so `{request.action}` reaches nobody;"
             " `slackwater restore --all` sets the baseline weights without it, `systemctl start"
             " slackwater-controller` starts it"
         )
