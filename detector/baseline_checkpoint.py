@@ -82,5 +82,5 @@ def load(path: Path, now_unix_s: float) -> dict[str, StoredBaselines]:
         }
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: not the detector's baselines: {error!r}") from None

@@ -127,7 +127,8 @@ def settings() -> str:
         [
             "# Settings\n",
             NOTE.format(source=declared),
-            "An unknown setting is an error that names its line and the nearest known one.\n",
+            "An unknown setting is an error that names its line and the nearest known one. So is a number of the\n"
+            "controller's file that is infinite, above 1000000000, or nearer to 0 than 0.000001.\n",
             "## The controller's file\n",
             "`/etc/slackwater/controller.toml`, or what `--config` or `SLACKWATER_CONFIG` names.\n"
             "Check it with `slackwater config check FILE`. The smallest that works:\n",

@@ -30,7 +30,7 @@ OPEN = {"static", "login.show", "login.log_in", "api.healthz"}
 FOR_PROGRAMS = ("/api/", "/metrics", "/events", "/healthz")
 """Paths whose errors are JSON, without a redirect to the login page."""
 
-NO_LOGIN = "log in first, or send a token"
+LOG_IN = "log in first, or send a token"
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class Gate:
     def who(self) -> Who:
         """The user of the present request."""
         if "who" not in g:
+            g.who = Who()  # for the page that says what is wrong with the proof
             g.who = self._by_token() or self._by_proxy() or self._by_session() or Who()
         who: Who = g.who
         return who
@@ -116,7 +117,7 @@ class Gate:
         if request.endpoint in OPEN or request.endpoint is None or self.may_look():
             return None
         if request.path.startswith(FOR_PROGRAMS) or request.method != "GET":
-            abort(401, NO_LOGIN)
+            abort(401, LOG_IN)
         return redirect(url_for("login.show", next=request.full_path.rstrip("?")))
 
 
@@ -141,8 +142,8 @@ def protect(app: Flask, gate: Gate, settings: ControllerSettings) -> None:
         refused = gate.check()
         # A program with a token has no cookie that another site could use.
         if refused is None and request.endpoint and request.method == "POST" and gate.who().by != "token":
-            if request.path.startswith(FOR_PROGRAMS) and gate.who().role is None:
-                abort(401, NO_LOGIN)
+            if gate.who().role is None and request.path.startswith(FOR_PROGRAMS):
+                abort(401, LOG_IN)  # a program that lacks its token has no use for a form's
             csrf.protect()
         return refused
 

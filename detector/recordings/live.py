@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,11 +54,20 @@ async def collect(
     return samples
 
 
-def save(out: Path, samples: list[Sample], pool: str, folder: Path, about: str) -> Recording:
-    """Writes a recording with the marks of `folder` as labels, and returns it. Raises RecordingError, MarkError."""
+def check(out: Path, folder: Path) -> None:
+    """Finds at the beginning what would keep a recording from being saved. Raises RecordingError, MarkError."""
+    marks.read(folder)
+    folder_there = next(parent for parent in out.absolute().parents if parent.exists())  # others are made
+    if out.is_dir() or not (folder_there.is_dir() and os.access(folder_there, os.W_OK | os.X_OK)):
+        raise RecordingError(f"{out}: cannot be written; expected a file in a folder that this user may write to")
+
+
+def save(out: Path, samples: list[Sample], pool: str, folder: Path, about: str, left_out: list[str]) -> Recording:
+    """Writes a recording with the marks of `folder` as labels, and returns it. A line of theirs that is none by now is
+    left out, and named in `left_out`: what was heard cannot be had again. Raises RecordingError, OSError."""
     if not samples:
         raise RecordingError(f"{out}: not written: no Sample of pool {pool} came; are the monitors running?")
     times = [sample.time_unix_s for sample in samples]
-    labels = marks.labels(folder, pool, {sample.node for sample in samples}, min(times), max(times))
+    labels = marks.labels(folder, pool, {sample.node for sample in samples}, min(times), max(times), left_out)
     write(out, samples, labels, about)
     return read(out)

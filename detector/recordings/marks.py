@@ -14,6 +14,7 @@ import msgspec
 
 from slackwater.core import files
 from slackwater.core.messages import is_name
+from slackwater.core.messages.fields import LATEST_UNIX_S
 from slackwater.detector.recordings.recording import Label
 
 FILE = "marks.jsonl"
@@ -45,31 +46,42 @@ def check(mark: Mark) -> Mark:
         raise MarkError(f"node `{mark.node}`: expected a node's name, or * for every node")
     if not 0 <= mark.intensity < float("inf"):
         raise MarkError(f"intensity {mark.intensity:g}: expected 0 or more")
+    for unix_s in (mark.start_unix_s, mark.end_unix_s):
+        if unix_s is not None and not 0 <= unix_s <= LATEST_UNIX_S:
+            raise MarkError(f"{mark.kind} on {mark.node}: expected a time from 1970 to 2100, got {unix_s:g}")
     if mark.end_unix_s is not None and not mark.end_unix_s > mark.start_unix_s:
         raise MarkError(f"{mark.kind} on {mark.node}: it ends before it begins")
     return mark
 
 
 def append(folder: Path, mark: Mark) -> None:
-    """Appends a mark to the file. Raises MarkError, OSError."""
+    """Appends a mark to the file. Raises MarkError, for a damaged file too, and OSError."""
     check(mark)
+    read(folder)
     files.make_state_dir(folder)
     files.append(folder / FILE, f"{json.dumps(asdict(mark))}\n".encode())
 
 
-def read(folder: Path) -> list[Mark]:
-    """All marks, a begin and its end as one, in order of their begin. Raises MarkError for a damaged file."""
+def read(folder: Path, left_out: list[str] | None = None) -> list[Mark]:
+    """All marks, a begin and its end as one, in order of their begin.
+
+    Raises OSError, and MarkError for a line that is none. With a list such lines are left out, and named in it.
+    """
     path = folder / FILE
     marks: list[Mark] = []
     try:
-        lines = files.bytes_of(path).decode().splitlines()
+        lines = files.bytes_of(path).splitlines()
     except FileNotFoundError:
         return []
     for number, line in enumerate(lines, start=1):
         try:
             mark = check(msgspec.json.decode(line, type=Mark))
-        except (msgspec.MsgspecError, MarkError) as error:
-            raise MarkError(f"{path}: line {number} is no mark: {error}") from None
+        except (msgspec.MsgspecError, MarkError, UnicodeDecodeError) as error:
+            fault = f"{path}: line {number} is no mark: {error}"
+            if left_out is None:
+                raise MarkError(f"{fault}; correct the line, or take it out") from None
+            left_out.append(fault)
+            continue
         begun = next((known for known in marks if replace(mark, end_unix_s=None) == known), None)
         if begun is None:
             marks.append(mark)
@@ -102,10 +114,13 @@ def _open(folder: Path, pool: str, node: str, kind: str) -> Mark | None:
     return None
 
 
-def labels(folder: Path, pool: str, nodes: set[str], first_unix_s: float, last_unix_s: float) -> list[Label]:
-    """The labels of a recording with these times: the marks that overlap it, cut to it. Open marks last to its end."""
+def labels(
+    folder: Path, pool: str, nodes: set[str], first_unix_s: float, last_unix_s: float, left_out: list[str] | None = None
+) -> list[Label]:
+    """The labels of a recording with these times: the marks that overlap it, cut to it. Open marks last to its end.
+    `left_out`: see `read`."""
     recording_labels = []
-    for mark in read(folder):
+    for mark in read(folder, left_out):
         start = max(mark.start_unix_s, first_unix_s)
         stop = min(last_unix_s if mark.end_unix_s is None else mark.end_unix_s, last_unix_s)
         if mark.pool == pool and mark.node in (*nodes, EVERY_NODE) and stop > start:

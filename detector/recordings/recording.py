@@ -10,6 +10,7 @@ file's metadata under `slackwater`, beside a description of how the recording wa
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -166,7 +167,7 @@ def read(path: str | Path) -> Recording:
             raise RecordingError(f"{path}: format {content['format']}; this program reads format {FORMAT}")
         labels = msgspec.convert(content["labels"], list[Label])
         description = str(content["description"])
-    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, msgspec.ValidationError) as error:
         raise RecordingError(f"{path}: its labels cannot be read: {error!r}") from None
     lacks = [name for name in REQUIRED if name not in table.column_names]
     if lacks:
@@ -174,13 +175,16 @@ def read(path: str | Path) -> Recording:
     try:
         rows = table.to_pylist()
         samples = [msgspec.convert(_nested(row), Sample) for row in rows]
-    except (msgspec.ValidationError, ValueError) as error:
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise RecordingError(f"{path}: a row is no Sample: {error}") from None
     if not samples:
         raise RecordingError(f"{path}: holds no Sample")
     # A Sample without a time of receipt counts with its own time.
     stamped = zip(samples, (row.get(RECEIVED) for row in rows), strict=True)
-    received = [sample.time_unix_s if unix_s is None else float(unix_s) for sample, unix_s in stamped]
+    received = [sample.time_unix_s if unix_s is None else unix_s for sample, unix_s in stamped]
+    for unix_s in received:
+        if not isinstance(unix_s, int | float) or not math.isfinite(unix_s):
+            raise RecordingError(f"{path}: {RECEIVED}: expected Unix times, got {unix_s!r}")
     order = sorted(range(len(samples)), key=lambda number: received[number])
     samples, received = [samples[number] for number in order], [received[number] for number in order]
     nodes = sorted({sample.node for sample in samples})

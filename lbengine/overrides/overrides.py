@@ -7,6 +7,7 @@ configuration's mode changes. They are on disk, so they outlive a restart. A pin
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,10 @@ import msgspec
 
 from slackwater.core.messages import Mode, Verdict
 from slackwater.lbengine.state_file import StateFile, StateFileError
+
+log = logging.getLogger("lbengine")
+
+UNREADABLE = "pins and ended episodes are lost, and the pool only observes until `slackwater mode act`"
 
 
 class CommandError(Exception):
@@ -66,11 +71,15 @@ class OperatorOverrides:
         self._file = StateFile(state_dir / f"by-hand-{pool}.json", KeptOverrides)
         self._configured: Mode = configured
         self._until_s: dict[str, float] = {}
+        self._unreadable = ""
+        """Why what people set is not known; empty: it is."""
         self.paused = self._load_pause()
         try:
             self._kept = self._file.load() or KeptOverrides()
-        except StateFileError:  # an unknown override is there: to observe only is the safe side
+        except StateFileError as error:  # an unknown override is there: to observe only is the safe side
             self._kept = KeptOverrides(mode="observe", instead_of="act")
+            self._unreadable = f"{error}; {UNREADABLE}"
+            log.error("%s: %s", pool, self._unreadable)
 
     def _load_pause(self) -> Pause | None:
         try:
@@ -144,13 +153,14 @@ class OperatorOverrides:
         return applied
 
     def describe(self) -> list[str]:
-        """The ended episodes in words, for the cycle's sentence."""
-        return [f"{node}'s episode was ended by {ended.by}" for node, ended in self._kept.ended.items()]
+        """The ended episodes, and what is not known, in words, for the cycle's sentence."""
+        unknown = [self._unreadable] if self._unreadable else []
+        return unknown + [f"{node}'s episode was ended by {ended.by}" for node, ended in self._kept.ended.items()]
 
     def _change(self, **fields: object) -> None:
         kept = msgspec.structs.replace(self._kept, **fields)
         self._file.save(None if kept == KeptOverrides() else kept)
-        self._kept = kept
+        self._kept, self._unreadable = kept, ""
 
 
 def _without(mapping: Mapping[str, object], key: str) -> dict[str, object]:

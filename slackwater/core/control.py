@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from slackwater.core.bus.bus import Bus
-from slackwater.core.config import BusSettings
+from slackwater.core.config import BusSettings, in_words
 from slackwater.core.messages import LONGEST_ASK_S, PARTS, EpisodeMark, Mode, ServerName, UnixTime, is_name
 
 MOST_PIN_S = 86400.0
@@ -89,7 +89,7 @@ def request_of(question: Any) -> Request:
     try:
         return msgspec.convert(question, Request)
     except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(in_words(str(error))) from None
 
 
 async def send(bus: Bus, pool: str, request: Request) -> str:

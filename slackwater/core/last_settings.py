@@ -72,7 +72,7 @@ def state_dirs_of(config: Path) -> list[Path]:
     except tomllib.TOMLDecodeError:
         line = re.search(r'^state_dir\s*=\s*"([^"\\]+)"', text, re.MULTILINE)
         named = line.group(1) if line else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # nested too deeply; `load` says so
         pass
     folders = [Path(named)] if isinstance(named, str) and named and "\0" not in named else []
     return list(dict.fromkeys([*folders, Path(DEFAULT_STATE_DIR)]))

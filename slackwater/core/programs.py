@@ -71,12 +71,13 @@ class _Output(asyncio.Protocol):
         self.ended.set()
 
     def _line(self, line: bytes) -> None:
-        text = line[:MOST_BYTES].decode(errors="replace").strip()
+        raw = line[:MOST_BYTES].decode(errors="replace")
+        text = "".join(letter if letter.isprintable() else " " for letter in raw).strip()
         if not text:
             return
         self.last_line, self._count = text, self._count + 1
         if self._count <= MOST_LINES:
-            self._heard("".join(letter if letter.isprintable() else " " for letter in text))
+            self._heard(text)
         elif self._count == MOST_LINES + 1:
             self._heard("what it prints more is left out")
 

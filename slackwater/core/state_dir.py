@@ -123,7 +123,7 @@ def read_serve(state_dir: Path) -> dict[str, Any] | None:
     """The content of serve.json; None if there is none (nothing runs)."""
     try:
         description = json.loads(bytes_of(state_dir / "serve.json"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return description if isinstance(description, dict) else None
 

@@ -8,6 +8,7 @@ several controllers one calls the command, and none calls it a second time.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
@@ -56,7 +57,8 @@ class Bucket(Protocol):
 
 
 class Claims:
-    """The claims of one pool, as one controller sees them. `wall` gives Unix time."""
+    """The claims of one pool, as one controller sees them. `wall` gives Unix time, `clock` is monotonic: what we have
+    called ourselves counts for a day by it, however the wall clock is set meanwhile."""
 
     def __init__(
         self,
@@ -65,12 +67,17 @@ class Claims:
         controller: str,
         settings: ReplaceSettings,
         wall: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
+        self._called: dict[str, tuple[str, float]] = {}
+        """Ids of the replacements of which we have called the command -> the node, and when by `clock`."""
         self._open, self._pool, self._controller = open_bucket, pool, controller
         self._settings, self._wall = settings, wall
         self._bucket: Bucket | None = None
-        self._is_alone = False
-        """The bus stores nothing, so no other controller shares its balancers' leases either."""
+        self._alone: list[Claim] | None = None
+        """Our own claims where the bus stores nothing: no other controller shares its balancers' leases then either.
+        None: it stores them."""
 
     async def begin(self, id_: str, node: str) -> None:
         """Claims a replacement. Raises Stopped where another one is under way, or the day has had enough."""
@@ -85,6 +92,7 @@ class Claims:
 
     async def call(self, id_: str) -> None:
         """Notes that the command is called now. Raises Stopped where it must not be."""
+        nodes: list[str] = []
 
         def called(claims: list[Claim]) -> list[Claim]:
             own = [claim for claim in claims if claim.id == id_ and claim.called_unix_s is None and not claim.ended]
@@ -92,9 +100,11 @@ class Claims:
                 raise Stopped("its claim in the bus's store is gone, or was used")
             others = [claim for claim in claims if claim.id != id_]
             self._check(others)
+            nodes.append(own[0].node)
             return [*others, msgspec.structs.replace(own[0], called_unix_s=self._wall())]
 
         await self._change(called)
+        self._called[id_] = nodes[-1], self._clock()
 
     async def end(self, id_: str) -> None:
         """Notes that a replacement is over. Without a store that answers others wait until its time is over."""
@@ -125,27 +135,37 @@ class Claims:
         if others := self._under_way(claims):
             raise Stopped(f"{others[0].node} is being replaced by another controller")
         most, now = self._settings.most_per_day, self._wall()
-        ran = [claim.node for claim in claims if claim.called_unix_s is not None and now - claim.called_unix_s < DAY_S]
+        ran = {
+            claim.id: claim.node
+            for claim in claims
+            if claim.called_unix_s is not None and now - claim.called_unix_s < DAY_S
+        }
+        ran |= {id_: node for id_, (node, at_s) in self._called.items() if self._clock() - at_s < DAY_S}
         if len(ran) >= most:
-            raise Stopped(f"at most {most} in 24 h (`replace.most_per_day`), and these were: {', '.join(ran)}")
+            raise Stopped(f"at most {most} in 24 h (`replace.most_per_day`), and these were: {', '.join(ran.values())}")
 
     async def _change(self, change: Callable[[list[Claim]], list[Claim]]) -> None:
         for _ in range(TRIES):
             claims, revision = await self._read()
             since = self._wall() - DAY_S
             kept = [claim for claim in change(claims) if (claim.called_unix_s or claim.over_unix_s) > since]
-            if self._is_alone or await self._put(msgspec.json.encode(kept), revision):
+            if self._alone is not None:
+                self._alone = kept
+                return
+            if await self._put(msgspec.json.encode(kept), revision):
                 return
         raise Stopped("other controllers change the bus's store at the same time")
 
     async def _read(self) -> tuple[list[Claim], int]:
         try:
-            if self._bucket is None and not self._is_alone:
+            if self._alone is not None:
+                return self._alone, 0
+            if self._bucket is None:
                 self._bucket = await self._open(BUCKET)
-            entry = await self._bucket.get(self._pool) if self._bucket is not None else None
+            entry = await self._bucket.get(self._pool)
             return (msgspec.json.decode(entry[0], type=list[Claim]), entry[1]) if entry is not None else ([], 0)
         except NoStoreError:
-            self._is_alone = True
+            self._alone = []
             return [], 0
         except BusError as error:
             raise Stopped(str(error)) from None

@@ -282,7 +282,16 @@ def test_baselines_survive_on_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"v": 2}', '{"v": 3, "pools": {"web": 3}}', '{"v": 3, "pools": {"web": {"n": {}}}}']
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"v": 2}',
+        '{"v": 3, "pools": {"web": 3}}',
+        '{"v": 3, "pools": {"web": {"n": {}}}}',
+        "[" * 100_000,
+    ],
 )
 def test_a_damaged_baseline_file_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "baselines.json"

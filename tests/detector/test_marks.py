@@ -19,7 +19,7 @@ from slackwater.controller.cli.main import cli
 from slackwater.core.bus import nats_server
 from slackwater.core.bus.bus import Bus
 from slackwater.detector.recordings import live, marks
-from slackwater.detector.recordings.marks import Mark, MarkError
+from slackwater.detector.recordings.marks import Mark
 from slackwater.detector.recordings.recording import RecordingError, read
 from tests.support.paths import PROGRAMS
 from tests.support.real_processes import free_address
@@ -116,6 +116,8 @@ def test_marks_that_make_no_sense_are_refused_in_words(site: Path) -> None:
         (["host 1", "dcopy", "--begin"], "expected a node's name"),
         (["host1", "dcopy", "--begin", "--pool", "none"], "no pool `none`"),
         (["host1", "dcopy", "--begin", "--intensity", "-1"], "expected 0 or more"),
+        (["host1", "dcopy", "--for", "inf"], "expected a time from 1970 to 2100, got -inf"),
+        (["host1", "dcopy", "--for", "1e10"], "expected a time from 1970 to 2100"),
     ):
         code, printed = mark(site, *arguments)
         assert code != 0
@@ -142,14 +144,46 @@ def test_marks_are_cut_to_the_recording_and_only_its_nodes_count(tmp_path: Path)
     ]
 
 
-def test_a_damaged_file_of_marks_is_refused_with_its_line(tmp_path: Path) -> None:
-    marks.append(tmp_path, Mark("web", "n1", "a", 1.0, 0.0, 15.0))
+@pytest.mark.parametrize("line", [b"{\n", b"\xff\n", b'{"pool": "we', b'{"start_unix_s": -Infinity}\n'])
+def test_a_damaged_file_of_marks_is_refused_with_its_line_before_anything_is_recorded(
+    site: Path, tmp_path: Path, line: bytes
+) -> None:
+    folder = tmp_path / "state"
+    marks.append(folder, Mark("web", "n1", "a", 1.0, 0.0, 15.0))
+    with (folder / marks.FILE).open("ab") as file:
+        file.write(line)
+    before = (folder / marks.FILE).read_bytes()
+    for words in (
+        ["mark", "n1", "b", "--for", "5"],
+        ["record", "--out", str(tmp_path / "x.parquet"), "--seconds", "60"],
+    ):
+        run = CliRunner().invoke(cli, [words[0], "--config", str(site), *words[1:]])
+        assert run.exit_code == 1
+        assert "marks.jsonl: line 2 is no mark" in run.output
+        assert "recording pool" not in run.output
+    assert (folder / marks.FILE).read_bytes() == before
+
+
+def test_a_line_that_is_damaged_while_a_recording_goes_on_costs_its_label_and_no_sample(tmp_path: Path) -> None:
+    heard = [sample for _, batch in Cluster(("n1",), seed=1).run(2.0) for sample in batch]
+    marks.append(tmp_path, Mark("web", "n1", "a", 1.0, heard[0].time_unix_s, heard[-1].time_unix_s))
     with (tmp_path / marks.FILE).open("a") as file:
         file.write("{\n")
-    with pytest.raises(MarkError, match=r"marks\.jsonl: line 2 is no mark"):
-        marks.read(tmp_path)
+    left_out: list[str] = []
+    made = live.save(tmp_path / "x.parquet", heard, "web", tmp_path, "", left_out)
+    assert (len(made.samples), [label.kind for label in made.labels]) == (len(heard), ["a"])
+    assert [fault.partition(": line 2 is no mark")[0] for fault in left_out] == [str(tmp_path / marks.FILE)]
+
+
+def test_a_recording_that_could_not_be_written_does_not_begin(site: Path, tmp_path: Path) -> None:
+    out = tmp_path / "file" / "x.parquet"
+    out.parent.write_text("")
+    run = CliRunner().invoke(cli, ["record", "--config", str(site), "--out", str(out), "--seconds", "60"])
+    assert run.exit_code == 1
+    assert f"{out}: cannot be written; expected a file in a folder" in run.output
+    assert "recording pool" not in run.output
 
 
 def test_nothing_heard_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="are the monitors running"):
-        live.save(tmp_path / "x.parquet", [], "web", tmp_path, "")
+        live.save(tmp_path / "x.parquet", [], "web", tmp_path, "", [])

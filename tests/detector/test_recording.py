@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from slackwater.core import messages
 from slackwater.core.messages import Sample
-from slackwater.detector.recordings.recording import KEY, Label, RecordingError, read, write
+from slackwater.detector.recordings.recording import KEY, RECEIVED, Label, RecordingError, read, write
 from tests.support.paths import EXAMPLES
 from tests.support.synthetic_cluster import START_UNIX_S, Cluster
 
@@ -101,6 +102,17 @@ def wrong_type(path: Path) -> None:
     pq.write_table(table.set_column(spot, "traffic.rps", pa.array(["many"] * len(table))), path)
 
 
+def deep_labels(path: Path) -> None:
+    deep = b'{"format": 1, "labels": ' + b"[" * 50_000
+    pq.write_table(pa.table({"a": [1]}).replace_schema_metadata({KEY: deep}), path)
+
+
+def endless_time(path: Path) -> None:
+    write(path, samples(), LABELS, "")
+    table = pq.read_table(path)
+    pq.write_table(table.append_column(RECEIVED, pa.array([math.inf] * len(table))), path)
+
+
 def strange_label(path: Path) -> None:
     write(path, samples(), [Label("host9", "cpu", 1.0, START_UNIX_S, START_UNIX_S + 1)], "")
 
@@ -114,6 +126,8 @@ def strange_label(path: Path) -> None:
         (other_format, "format 99; this program reads format 1"),
         (lacking, "columns are missing: pool, time_unix_s, boot_id, seq, period_s"),
         (wrong_type, r"a row is no Sample: .*traffic\.rps"),
+        (deep_labels, "its labels cannot be read"),
+        (endless_time, "received_unix_s: expected Unix times, got inf"),
         (strange_label, "labels name nodes without Samples: host9"),
         (lambda _: None, "cannot be read"),
     ],

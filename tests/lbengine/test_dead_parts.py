@@ -140,7 +140,7 @@ def test_pause_without_a_controller_speaks_of_the_controller_and_not_of_the_bus(
         answer = run("pause", "--config", dead_controller(site, bus))
         assert answer.exit_code == 1
         assert answer.stderr.startswith(
-            "error: web: the controller does not run, so `pause` reaches nobody; `slackwater restore --all` sets the"
+            "error: the controller does not run, so `pause` reaches nobody; `slackwater restore --all` sets the"
             " baseline weights without it, `systemctl start slackwater-controller` starts it"
         )
         assert ("nats" in answer.stderr) == bool(bus)

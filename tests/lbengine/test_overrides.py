@@ -192,10 +192,20 @@ def test_a_new_mode_in_the_configuration_counts_over_what_was_asked_for(site: Dr
     assert not (site.folder / "by-hand-web.json").exists()
 
 
-def test_overrides_that_cannot_be_read_mean_observe(site: DrivenHAProxy) -> None:
-    (site.folder / "by-hand-web.json").write_text("{")
+def test_overrides_that_cannot_be_read_mean_observe_and_that_is_said(
+    site: DrivenHAProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = site.folder / "by-hand-web.json"
+    file.write_text("{")
     site.start()
     assert not site.engine.acting
+    (said,) = site.engine.commands.overrides.describe()
+    assert said.startswith(f"{file} is there but cannot be read")
+    assert said.endswith("the pool only observes until `slackwater mode act`")
+    assert said in caplog.text
+    site.engine.command(Request(action="mode", mode="act", by="anna"), site.now_s)
+    assert site.engine.commands.overrides.describe() == []
+    assert not file.exists()
 
 
 def test_an_acknowledgement_changes_nothing_but_the_log(site: DrivenHAProxy) -> None:

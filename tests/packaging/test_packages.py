@@ -59,6 +59,30 @@ def test_control_and_scripts_are_what_dpkg_and_sh_accept(node: Path, tmp_path: P
     assert not [path for path in root.rglob("*") if path.stat().st_mode & 0o022 and not path.is_symlink()]
 
 
+@pytest.mark.parametrize("package", ["controller", "node"])
+def test_a_service_that_does_not_start_after_an_upgrade_leaves_no_package_half_installed(
+    package: str, tmp_path: Path
+) -> None:
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    asked = tmp_path / "asked"
+    (programs / "systemctl").write_text(f'#!/bin/sh\necho "$1" >> {asked}\n[ "$1" != try-restart ]\n')
+    (programs / "systemctl").chmod(0o755)
+    for name in ("systemd-sysusers", "systemd-tmpfiles"):
+        (programs / name).symlink_to("/bin/true")
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", "DPKG_ROOT": str(tmp_path)}
+    script = ["sh", str(ROOT / "packaging" / package / "postinst"), "configure"]
+    upgraded = subprocess.run([*script, "0.9"], env=environment, capture_output=True, text=True)
+    assert upgraded.returncode == 0
+    assert (
+        f"slackwater-{package} is installed, and did not start again: see journalctl -u slackwater-" in upgraded.stderr
+    )
+    assert asked.read_text().split() == ["daemon-reload", "try-restart"]
+    subprocess.run([*script, ""], env=environment, check=True)
+    assert asked.read_text().split()[2:] == ["daemon-reload"], "a first installation starts nothing"
+
+
 @pytest.mark.parametrize("edited", ["", "before it is written again", "after it"])
 def test_a_purge_removes_what_our_commands_wrote_and_nobody_edited(
     edited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -56,7 +56,7 @@ MATCHES = {"match", "search", "fullmatch", "findall", "finditer", "sub", "subn",
 SAME_TEXT = {"strip", "lower", "upper", "casefold", "format"}
 
 ALLOWED = {
-    ("slackwater/core/config/reading.py", "parse"): "tomllib's error names the line in its text only",
+    ("slackwater/core/config/reading.py", "_parsed"): "tomllib's error names the line in its text only",
     ("slackwater/core/config/reading.py", "_located"): "msgspec's error names the field in its text only",
     ("slackwater/views/why.py", "as_text"): "a reason that was just printed is not printed twice",
     ("slackwater/core/bus/bus.py", "on_error"): "the client library's trouble is told once",

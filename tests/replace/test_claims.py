@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from slackwater.core.bus.bus import NoStoreError
 from slackwater.core.config import ReplaceSettings
 from slackwater.replace.claims import MARGIN_S, Claims, Stopped
 from slackwater.views.chronic import DAY_S
@@ -18,12 +19,12 @@ class Bus:
     def __init__(self) -> None:
         self.bucket, self.now = PlayedBucket(), 1e9
 
-    def claims(self, controller: str, most_per_day: int = 1) -> Claims:
-        async def open_bucket(_: str) -> PlayedBucket:
-            return self.bucket
+    async def open_bucket(self, _: str) -> PlayedBucket:
+        return self.bucket
 
+    def claims(self, controller: str, most_per_day: int = 1) -> Claims:
         settings = ReplaceSettings(command="/x", timeout_s=900.0, drain_s=120.0, most_per_day=most_per_day)
-        return Claims(open_bucket, "web", controller, settings, lambda: self.now)
+        return Claims(self.open_bucket, "web", controller, settings, lambda: self.now, lambda: self.now)
 
 
 async def stopped(claims: Claims, id_: str) -> str:
@@ -102,5 +103,38 @@ def test_without_the_store_nothing_is_begun_or_called() -> None:
             with pytest.raises(Stopped, match="does not answer"):
                 await refused
         await claims.end("1")
+
+    asyncio.run(story())
+
+
+def test_a_bus_that_stores_nothing_has_one_controller_and_its_own_claims_count() -> None:
+    async def no_store(_: str) -> PlayedBucket:
+        raise NoStoreError("no key-value store: is JetStream switched on?")
+
+    async def story() -> None:
+        bus = Bus()
+        claims = Claims(no_store, "web", "a", SETTINGS, lambda: bus.now)
+        await claims.begin("1", "web1")
+        await claims.call("1")
+        with pytest.raises(Stopped, match="or was used"):
+            await claims.call("1")
+        await claims.end("1")
+        assert "at most 1 in 24 h" in await stopped(claims, "2")
+        assert await claims.of_others() == set()
+
+    asyncio.run(story())
+
+
+def test_a_clock_that_is_set_ahead_makes_no_new_day() -> None:
+    async def story() -> None:
+        bus, seconds = Bus(), [0.0]
+        claims = Claims(bus.open_bucket, "web", "a", SETTINGS, lambda: bus.now, lambda: seconds[0])
+        await claims.begin("1", "web1")
+        await claims.call("1")
+        await claims.end("1")
+        bus.now += 2 * DAY_S
+        assert "at most 1 in 24 h (`replace.most_per_day`), and these were: web1" in await stopped(claims, "2")
+        seconds[0] += DAY_S
+        await claims.begin("3", "web1")
 
     asyncio.run(story())

@@ -116,10 +116,11 @@ def test_in_observe_mode_nothing_is_run_and_it_is_noted_once(
     ("text", "timeout_s", "cause", "why"),
     [
         ("exit 3", 60.0, "replace_failed", "ended with status 3"),
+        ("printf 'no\\033[2J rights\\r\\n'; exit 3", 60.0, "replace_failed", "it printed last: no [2J rights"),
         ("echo no rights >&2; exit 3", 60.0, "replace_failed", "ended with status 3; it printed last: no rights"),
         ("sleep 1000", 0.5, "replace_timeout", "was killed after 0.5 s"),
     ],
-    ids=["failure", "its last words", "timeout"],
+    ids=["failure", "last words with control characters", "its last words", "timeout"],
 )
 def test_a_command_that_fails_or_takes_too_long_gives_the_server_its_requests_back(
     balancer: RealHAProxy, tmp_path: Path, text: str, timeout_s: float, cause: str, why: str

@@ -109,7 +109,7 @@ def test_a_controller_that_is_killed_leaves_baseline_weights_and_says_that_it_is
     assert "✕ controller: it does not run" in lines
     refused = today.slackwater.run("slackwater", "pause", "--pool", POOL)
     assert refused.returncode == 1
-    assert refused.stderr.startswith("error: web: the controller does not run, so `pause` reaches nobody; ")
+    assert refused.stderr.startswith("error: the controller does not run, so `pause` reaches nobody; ")
     assert "NATS" not in refused.stderr
     assert today.slackwater.command("restore", "--all") == "web: nothing to put back\n"
     today.slackwater.host.call("systemctl", "start", CONTROLLER)

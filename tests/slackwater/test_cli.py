@@ -407,6 +407,27 @@ def test_pause_needs_the_pools_name_when_there_are_several(site: Path) -> None:
         assert (result.exit_code, result.stderr) == (1, said)
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("end-episode", "web1\n"), "Expected a name of letters, digits, `_`, `-`, `:` and `.`"),
+        (("pin", "web1;x", "5"), "Expected a name of letters, digits, `_`, `-`, `:` and `.`"),
+        (("ask-samples", "web1", "--for", "1h"), "`for_s` is 3600; a monitor is asked for at most 60 s"),
+        (("pin", "web1", "5", "--for", "2d"), "for_s"),
+        (("pause", "--why", "x" * 501), "length <= 500"),
+    ],
+)
+def test_a_command_that_cannot_be_is_refused_before_anybody_is_asked(
+    site: Path, words: tuple[str, ...], says: str
+) -> None:
+    result = run(*words, "--config", site, "--pool", "web")
+    assert result.exit_code == 1
+    assert says in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert "no NATS" not in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_pause_and_resume_ask_lbengine(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "WAIT_S", IN_TIME_S)
     monkeypatch.setattr(control, "ANSWERS_WITHIN_S", IN_TIME_S)
@@ -445,6 +466,7 @@ def test_pause_and_resume_ask_lbengine(site: Path, tmp_path: Path, monkeypatch: 
             server.terminate()
     assert alone.exit_code == 1
     assert "is `slackwater serve` running?" in alone.stderr
+    assert "without a pause `systemctl stop slackwater-controller` gives your weights back too" in alone.stderr
     assert (paused.exit_code, paused.stdout) == (0, "web: paused by you\n")
     assert asked[0] == {"action": "pause", "by": "alice", "why": "deploy"}
     assert resumed.exit_code == 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from slackwater.core import config
+from slackwater.core import config, last_settings
 from slackwater.core.config import ConfigError, host_and_port, load, parse
 from slackwater.lbengine.backends.ipvs.settings import ServicePool
 from tests.support.paths import ROOT
@@ -102,6 +103,9 @@ def test_two_pools_are_two_pools() -> None:
         (POOL + 'mode = "atc"\n', 5, "pool[0].mode: invalid enum value 'atc' (expected \"observe\" or \"act\")"),
         (POOL + '\n[lbengine]\n\nlease_s = "3 s"\n', 8, "lbengine.lease_s: expected `float`, got `str`"),
         (POOL + "\n[lbengine]\nlease_s = 0\n", 7, "lbengine.lease_s: expected `float` > 0.0"),
+        (POOL + "target_p95_ms = -5\n", 5, "pool[0].target_p95_ms: expected `float` >= 0.0"),
+        (POOL + '[retune]\ncalm_below_p95_ms = "9 ms"\n', 6, "retune.calm_below_p95_ms: expected `float`, got `str`"),
+        (POOL + '[lbengine]\n"a\\n\\u001b[2J" = 1\n', 5, unknown("a␊␛[2J", "lbengine", "lease_s")),
         (POOL + "max_mitigated = 1.5\n", 5, "pool[0].max_mitigated: expected `float` <= 1.0"),
         (POOL + '[pool.servers]\n"host1;" = "n"\n', 5, "pool[0].servers: expected a name"),
         ("lbengine = 3\n" + POOL, 1, "lbengine: expected `object`, got `int`"),
@@ -184,6 +188,32 @@ def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
     file.write_bytes('\ufeffpool = "€"'.encode("utf-16"))
     with pytest.raises(ConfigError, match=f"^{file}:1: not TOML: byte 0xff is not UTF-8, .*; save the file as UTF-8"):
         load(file)
+
+
+def test_a_wrong_value_of_any_setting_is_refused_with_its_name() -> None:
+    names = [name for name, _, _ in config.describe()]
+    assert len(names) > 60
+    for name in names:
+        section, _, key = name.rpartition(".")
+        text = f"{key} = {{}}\n{POOL}" if not section else f"{POOL}[{section}]\n{key} = 1979-05-27\n"
+        if section == "pool":
+            text = re.sub(f"(?m)^{key} = .*\n", "", LVS if key == "service" else POOL) + f"{key} = 1979-05-27\n"
+        assert f"{key}: " in refusal(text), name
+
+
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e308", "1e-320", "9223372036854775807"])
+def test_no_number_is_without_bound(number: str) -> None:
+    """With a lease of `inf` no weight would be given back where Verdicts end."""
+    says = "f.toml:6: lbengine.lease_s: expected 0 or a number from 0.000001 to 1000000000, got "
+    assert refusal(f"{POOL}[lbengine]\nlease_s = {number}\n").startswith(says)
+
+
+def test_commands_say_too_that_a_file_is_nested_too_deeply(tmp_path: Path) -> None:
+    """`slackwater restore --all` looks there for the folder of the stored baselines."""
+    file = tmp_path / "controller.toml"
+    file.write_text("a = " + "[" * 3000)
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        last_settings.load_or_last(file)
 
 
 def test_a_text_with_a_zero_byte_is_refused_with_its_line() -> None:

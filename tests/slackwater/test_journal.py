@@ -327,6 +327,15 @@ def test_a_newer_journal_is_refused_and_left_alone(path: Path) -> None:
     assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (99,)
 
 
+def test_a_state_that_this_version_does_not_know_is_said_in_words(journal: Journal, path: Path) -> None:
+    """A newer version may have written it."""
+    journal.record(verdict("host1", 0.0, "slow"), verdict("host1", 1.0, "slow"))
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE states SET state = 'bewitched'")
+    with pytest.raises(JournalError, match=r"journal\.sqlite: a row cannot be read: Invalid enum value 'bewitched'"):
+        journal.states("web", 0.0)
+
+
 def test_somebody_elses_file_is_refused_and_left_alone(path: Path) -> None:
     path.write_text("dear diary")
     with pytest.raises(JournalError, match="not an SQLite file"):

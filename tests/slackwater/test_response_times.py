@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from slackwater.core.journal.journal import Journal
-from slackwater.core.journal.response_times import MOST_SERVERS_OF_NODE, SHOWN_S, WINDOW_S
+from slackwater.core.journal.response_times import MOST_SERVERS_OF_NODE, SHOWN_S, WINDOW_S, WRITE_EVERY_S
 from slackwater.core.messages import ResponseTimes, Sample, Traffic
 from slackwater.core.response_times import BUCKETS_OF_CLASS, CLASS_BOUNDS_S, LAST_BUCKET, Histogram, upper_bound_s
 
@@ -92,6 +93,19 @@ def test_another_writer_goes_on_from_what_is_in_the_file(tmp_path: Path, clock: 
             clock.now_unix_s += 10.0
     with Journal.open(path, read_only=True, clock=clock) as journal:
         assert journal.response_times("web")["web1", "s1"].total.count == 10
+
+
+def test_a_row_that_a_bad_disk_has_changed_counts_nothing_and_counting_goes_on(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "journal.sqlite"
+    with Journal.open(path, clock=clock) as before:
+        before.record(sample([(10, 5)], 0.1, clock.now_unix_s))
+        with sqlite3.connect(path) as database:
+            assert database.execute("UPDATE response_times SET counts = '[[1'").rowcount == 1
+        assert before.response_times("web")["web1", "s1"].total.count == 0
+    with Journal.open(path, clock=clock) as after:
+        clock.now_unix_s += WRITE_EVERY_S
+        after.record(sample([(10, 3)], 0.1, clock.now_unix_s))
+        assert after.response_times("web")["web1", "s1"].total.count == 3
 
 
 def test_after_an_hour_without_requests_a_server_begins_at_zero(journal: Journal, clock: Clock) -> None:

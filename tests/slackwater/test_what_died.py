@@ -61,7 +61,7 @@ def test_after_kill_9_of_everything_status_and_pause_say_that_the_controller_doe
     lowered = any(weight < 100 for weight in now.values())
     assert ("To do: `slackwater restore --all`, as weights are still lowered; then " in status) == lowered
     paused = printed(site, "pause", "--all", "--why", "3 a.m.")
-    assert "web: the controller does not run, so `pause` reaches nobody; `slackwater restore --all` sets the" in paused
+    assert "error: web: the controller does not run, so `pause` reaches nobody; `slackwater restore" in paused
     assert "nats" not in paused.lower()
     printed(site, "restore", "--all")
     assert set(weights(site.balancer).values()) == {100}

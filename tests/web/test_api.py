@@ -70,6 +70,7 @@ def test_every_route_of_the_api_is_described(client: FlaskClient) -> None:
 
 def metrics(client: FlaskClient) -> dict[str, list[Any]]:
     answer = client.get("/metrics")
+    assert answer.headers["Content-Type"].count("charset") == 1
     assert answer.status_code == 200
     samples: dict[str, list[Any]] = {}
     for family in text_string_to_metric_families(answer.text):

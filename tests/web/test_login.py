@@ -155,10 +155,25 @@ def test_tokens_that_are_wrong_removed_or_of_a_viewer_are_refused(site: Site) ->
     assert site.asked == []
 
 
-def test_without_a_token_the_api_asks_for_one_also_where_everybody_may_look(site: Site) -> None:
-    client = site.client()
-    assert client.get("/").status_code != 302
-    answer = client.post("/api/v1/pools/web/control", json={"action": "pause"})
+@pytest.mark.parametrize("path", ["/", "/settings", "/login", "/nowhere"])
+def test_a_page_that_is_asked_with_an_unknown_token_says_so(
+    site: Site, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    """Anybody can send one: it is no fault, which would stand in the log with its traceback."""
+    answer = site.client().get(path, headers={"Authorization": "Bearer swt_made_up"})
+    assert answer.status_code == (404 if path == "/nowhere" else 401)
+    assert caplog.text == ""
+
+
+def test_where_the_users_file_is_damaged_each_page_says_so(site: Site) -> None:
+    site.users.path.write_text("{")
+    for path, status in (("/", 503), ("/nowhere", 404)):
+        answer = site.client().get(path, headers={"Authorization": "Bearer swt_made_up"})
+        assert answer.status_code == status
+
+
+def test_a_program_without_a_token_is_told_what_it_lacks(site: Site) -> None:
+    answer = site.client().post("/api/v1/pools/web/control", json={"action": "pause"})
     assert (answer.status_code, answer.json) == (401, {"error": "log in first, or send a token"})
 
 

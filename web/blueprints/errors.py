@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
-from flask import Blueprint, Response, current_app, g, render_template, request
+from flask import Blueprint, Response, current_app, render_template, request
 from werkzeug.exceptions import HTTPException, SecurityError
 from werkzeug.wrappers import Response as BaseResponse
 
 from slackwater.core.journal.journal import JournalError
 from slackwater.views.answers import Error
-from slackwater.web.access import FOR_PROGRAMS, Who
+from slackwater.web.access import FOR_PROGRAMS
+from slackwater.web.context import context
 from slackwater.web.lanes import RETRY_S, BusyError
 from slackwater.web.users import UsersError
 
@@ -35,7 +38,6 @@ def unreadable(error: JournalError) -> BaseResponse:
 def no_users(error: UsersError) -> BaseResponse:
     """The file of users is damaged."""
     current_app.logger.error("%s", error)
-    g.who = Who()  # the page asks who it is for
     return _say(Response(status=503), 503, "Nobody can log in", "The file of users cannot be used; the log says why.")
 
 
@@ -66,6 +68,8 @@ def _say(answer: BaseResponse, status: int, title: str, text: str, with_page: bo
         answer.set_data(msgspec.json.encode(Error(text)))
         answer.mimetype = "application/json"
     elif with_page:
+        with contextlib.suppress(HTTPException, UsersError):  # then the page is for nobody
+            context().gate.who()
         answer.set_data(render_template("error.html", status=status, title=title, text=text))
         answer.mimetype = "text/html"
     return answer

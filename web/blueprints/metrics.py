@@ -23,7 +23,7 @@ def show() -> Response:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(context().reader))
     with context().reader.lane.turn():
-        return Response(generate_latest(registry), mimetype=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 
 
 class _Collector:

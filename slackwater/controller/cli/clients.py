@@ -24,6 +24,7 @@ from slackwater.core.messages import plain_json
 from slackwater.core.options import Command, config_option
 
 if TYPE_CHECKING:
+    from slackwater.core.control import Request
     from slackwater.core.journal.journal import Journal
     from slackwater.core.messages import Change
     from slackwater.views.pool import PoolStatus
@@ -170,12 +171,12 @@ class LocalClient:
 
     def send(self, pool: str | None, **fields: Any) -> str:
         from slackwater.core.bus.bus import BusError
-        from slackwater.core.control import Request, send_once
+        from slackwater.core.control import Refused, send_once
 
         settings = self._settings.the_pool(pool)
-        request = Request(by=login_name(), **fields)
+        request = _request(login_name(), fields)
         not_running = (
-            f"{settings.name}: the controller does not run, so `{request.action}` reaches nobody;"
+            f"the controller does not run, so `{request.action}` reaches nobody;"
             " `slackwater restore --all` sets the baseline weights without it, `systemctl start"
             " slackwater-controller` starts it"
         )
@@ -186,7 +187,29 @@ class LocalClient:
         except BusError as error:
             if self._is_dead():  # on a bus of the site's own another controller might have answered
                 raise ClientError(f"{not_running} ({error})") from None
-            raise
+            raise _with_another_way(error, request.action) from None
+        except Refused as error:  # its disk may be full: a pause that would not be kept is none
+            raise _with_another_way(error, request.action) from None
+
+
+def _request(by: str, fields: Mapping[str, Any]) -> Request:
+    """The command. Raises ClientError for one that cannot be, before anybody is asked."""
+    from slackwater.core.control import request_of
+
+    try:
+        return request_of({"by": by, **fields})
+    except ValueError as error:
+        raise ClientError(str(error)) from None
+
+
+def _with_another_way(error: Exception, action: str) -> Exception:
+    """The error; where a pause was in vain, with the other ways to the weights of without us."""
+    if action != "pause":
+        return error
+    return ClientError(
+        f"{error}; without a pause `systemctl stop slackwater-controller` gives your weights back too, and"
+        " `slackwater restore --all` does where it does not end"
+    )
 
     def settle(self, pools: Iterable[str]) -> None:
         from slackwater.core.journal.journal import JournalError
@@ -273,6 +296,7 @@ class ApiClient:
         from slackwater.views.answers import Done
 
         name = self.the_pool(pool)
+        _request("you", fields)  # the dashboard knows who it is by the token
         return self._send(f"/pools/{quote(name)}/control", Done, msgspec.json.encode(fields)).sentence
 
     def settle(self, pools: Iterable[str]) -> None:

@@ -31,7 +31,8 @@ def record(
     Nothing is changed in the cluster. Marks that are still open at the end last to the end of the recording.
     """
     settings = load(config_path)
-    pool = settings.the_pool(pool_name).name
+    pool, folder = settings.the_pool(pool_name).name, Path(settings.state_dir)
+    live.check(out, folder)
 
     async def main() -> list[Sample]:
         stop = stop_event()
@@ -41,7 +42,10 @@ def record(
         )
 
     heard = asyncio.run(main())
-    made = live.save(out, heard, pool, Path(settings.state_dir), about or f"pool {pool}, live")
+    left_out: list[str] = []
+    made = live.save(out, heard, pool, folder, about or f"pool {pool}, live", left_out)
+    for fault in left_out:
+        click.echo(f"warning: {fault}; the recording lacks its label", err=True)
     summary = {"file": str(out), "samples": len(made.samples), "nodes": made.nodes, "labels": len(made.labels)}
     sentence = f"{out}: {len(made.samples)} Samples of {len(made.nodes)} nodes, {len(made.labels)} labels"
     tell(summary, sentence, as_json)

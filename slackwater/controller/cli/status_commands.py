@@ -11,7 +11,6 @@ from slackwater.controller.cli.clients import ClientError, ControllerClient, cli
 from slackwater.core.options import at_option, pool_option, seconds_of
 
 if TYPE_CHECKING:
-
     from slackwater.core.messages import Change
 
 GOVERNOR_LOOK_BACK_S, GOVERNOR_LOOKS_AT, GOVERNOR_SHOWS = 3600.0, 1000, 6

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from slackwater.core.config.balancers import ShownServer, declare, kind_of, look_at, place_in_words
 from slackwater.core.config.description import describe
-from slackwater.core.config.kinds import ADDRESS_PATTERN, ConfigError, host_and_port, is_loopback, is_loopback_host
+from slackwater.core.config.kinds import (
+    ADDRESS_PATTERN,
+    ConfigError,
+    host_and_port,
+    in_words,
+    is_loopback,
+    is_loopback_host,
+)
 from slackwater.core.config.node_changes import (
     BATCH_CORES,
     BATCH_RUNNING,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -40,6 +41,13 @@ PATTERNS_IN_WORDS = {
     URL_PATTERN: 'nats://HOST:PORT, tls://HOST:PORT or ""',
 }
 """What each pattern allows, for messages."""
+
+
+def in_words(fault: str, patterns: Mapping[str, str] = PATTERNS_IN_WORDS) -> str:
+    """msgspec's text of a fault, with what each pattern allows in place of the pattern."""
+    for pattern, words in patterns.items():
+        fault = fault.replace(f"`str` matching regex {pattern!r}", words)
+    return fault
 
 
 def host_and_port(address: str) -> tuple[str, int]:

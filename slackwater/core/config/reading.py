@@ -7,6 +7,7 @@ import logging
 import re
 import tomllib
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,12 +23,16 @@ from slackwater.core.config.balancers import (
     use_defaults,
 )
 from slackwater.core.config.description import hints, struct_of
-from slackwater.core.config.kinds import ConfigError
+from slackwater.core.config.kinds import ConfigError, in_words
 from slackwater.core.config.settings import ControllerSettings, PoolSettings
 from slackwater.core.config.toml_lines import KeyPath, dotted, key_lines, line_of
 from slackwater.core.files import bytes_of
+from slackwater.core.messages.plain_text import plain_text
 
 log = logging.getLogger("slackwater.config")
+
+LEAST, MOST = 1e-6, 1e9
+"""What numbers of the settings are within. A time without an end would switch off what ends at that time."""
 
 
 def load(path: str | Path) -> ControllerSettings:
@@ -54,6 +59,13 @@ def read(path: str | Path) -> str:
 def parse(text: str, where: str) -> ControllerSettings:
     """Does what `load` does, for a text; `where` is the file's name in messages."""
     try:
+        return _parsed(text, where)
+    except ConfigError as error:  # a file that came from elsewhere may have any characters in its names and values
+        raise ConfigError(plain_text(str(error))) from None
+
+
+def _parsed(text: str, where: str) -> ControllerSettings:
+    try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         match = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
@@ -64,10 +76,9 @@ def parse(text: str, where: str) -> ControllerSettings:
     except RecursionError:
         raise ConfigError(f"{where}:1: not TOML: it is nested too deeply") from None
     lines = key_lines(text)
-    if zero := _zero(raw):
-        raise ConfigError(
-            f"{where}:{line_of(zero, lines)}: {dotted(zero)}: it has a zero byte, which no path and no name has"
-        )
+    for path, value in _values(raw):
+        if fault := _fault_of(value):
+            raise ConfigError(f"{where}:{line_of(path, lines)}: {dotted(path)}: {fault}")
     for key in ("node", "pool"):
         if isinstance(raw.get(key), str):
             key_line = line_of((key,), lines)
@@ -96,13 +107,24 @@ def parse(text: str, where: str) -> ControllerSettings:
     return settings
 
 
-def _zero(value: object, path: KeyPath = ()) -> KeyPath:
-    """Where a text has a zero byte; empty: none has."""
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return next(
-        (zero_at for key, inner in inside if (zero_at := _zero(inner, (*path, key)))),
-        path if "\0" in str(value) else (),
-    )
+def _values(value: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
+    """All keys and values of a file with their paths; a key counts as a value too."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if inside is None:
+        yield path, value
+        return
+    for key, inner in inside:
+        yield (*path, key), key
+        yield from _values(inner, (*path, key))
+
+
+def _fault_of(value: object) -> str:
+    """What no setting may be, whichever it is; empty: nothing of that."""
+    if isinstance(value, str) and "\0" in value:
+        return "it has a zero byte, which no path and no name has"
+    if isinstance(value, int | float) and value and not LEAST <= abs(value) <= MOST:
+        return f"expected 0 or a number from {LEAST:f} to {MOST:.0f}, got {value!s:.30}"
+    return ""
 
 
 def _tables(raw: dict[str, Any], section: str) -> list[tuple[KeyPath, dict[str, Any]]]:
@@ -122,14 +144,15 @@ def _located(message: str, raw: dict[str, Any], where: str, lines: dict[KeyPath,
     """Turns msgspec's `... - at `$.pool[0].mode`` into `FILE:LINE: pool[0].mode: ...`."""
     fault, _, at_path = message.partition(" - at `")
     path: KeyPath = tuple(
-        int(index) if index else key for index, key in re.findall(r"\[(\d+)\]|([A-Za-z_]+)", at_path.partition("$")[2])
+        int(index) if index else key
+        for index, key in re.findall(r"\[(\d+)\]|([A-Za-z_]\w*)", at_path.partition("$")[2])
     )
     name = f"{dotted(path)}: " if path else ""
     start = f"{where}:{line_of(path, lines)}: {name}"
     kind = _kind_at(path, raw)
     struct = struct_of(kind)
     word = struct.word() if struct is not None and issubclass(struct, PoolSettings) else ""
-    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", fault):
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", fault, re.DOTALL):
         key, place = unknown.group(1), dotted(path) or "the file's top level"
         assert struct is not None
         if word and (others := owners(key)):
@@ -144,8 +167,7 @@ def _located(message: str, raw: dict[str, Any], where: str, lines: dict[KeyPath,
     if missing := re.fullmatch(r"Object missing required field `(.*)`", fault):
         own = word and missing.group(1) not in PoolSettings.__struct_fields__
         return f"{start}`{missing.group(1)}` is missing" + (f', which `balancer = "{word}"` needs' if own else "")
-    for pattern, words in patterns_in_words().items():
-        fault = fault.replace(f"`str` matching regex {pattern!r}", words)
+    fault = in_words(fault, patterns_in_words())
     inner = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
     if typing.get_origin(inner) is Literal:
         fault += f" (expected {quoted(typing.get_args(inner), ' or ')})"

@@ -361,6 +361,8 @@ class Journal:
                     yield database
             except sqlite3.Error as error:
                 raise failure(self.path, "read", error) from error
+            except msgspec.MsgspecError as error:  # a program of another version wrote it, or the disk is bad
+                raise JournalError(f"{self.path}: a row cannot be read: {error}") from None
 
     @contextlib.contextmanager
     def _transaction(self, verb: str) -> Iterator[sqlite3.Connection]:

@@ -121,5 +121,9 @@ def read_response_times(
 
 
 def _histogram(row: sqlite3.Row) -> Histogram:
-    counts = msgspec.json.decode(row["counts"], type=list[tuple[int, int]])
+    """What a row counts; nothing where a bad disk has changed it, so that counting goes on."""
+    try:
+        counts = msgspec.json.decode(row["counts"], type=list[tuple[int, int]])
+    except msgspec.MsgspecError:
+        return Histogram()
     return Histogram(row["sum_s"], dict(counts))
