@@ -191,6 +191,22 @@ class LocalClient:
         except Refused as error:  # its disk may be full: a pause that would not be kept is none
             raise _with_another_way(error, request.action) from None
 
+    def settle(self, pools: Iterable[str]) -> None:
+        from slackwater.core.journal.journal import JournalError
+
+        answered_unix_s = time.time()
+        waits = set(pools)
+        try:
+            while waits and abs(time.time() - answered_unix_s) < RECORDED_WITHIN_S:
+                with self._journal() as journal:
+                    cycles = {pool: journal.latest_cycle(pool) for pool in waits}
+                ages_s = {pool: answered_unix_s - cycle.time_unix_s for pool, cycle in cycles.items() if cycle}
+                waits = {pool for pool, age_s in ages_s.items() if 0.0 <= age_s < RECORDED_WITHIN_S}
+                if waits:
+                    time.sleep(LOOK_EVERY_S)
+        except JournalError:
+            return
+
 
 def _request(by: str, fields: Mapping[str, Any]) -> Request:
     """The command. Raises ClientError for one that cannot be, before anybody is asked."""
@@ -210,22 +226,6 @@ def _with_another_way(error: Exception, action: str) -> Exception:
         f"{error}; without a pause `systemctl stop slackwater-controller` gives your weights back too, and"
         " `slackwater restore --all` does where it does not end"
     )
-
-    def settle(self, pools: Iterable[str]) -> None:
-        from slackwater.core.journal.journal import JournalError
-
-        answered_unix_s = time.time()
-        waits = set(pools)
-        try:
-            while waits and abs(time.time() - answered_unix_s) < RECORDED_WITHIN_S:
-                with self._journal() as journal:
-                    cycles = {pool: journal.latest_cycle(pool) for pool in waits}
-                ages_s = {pool: answered_unix_s - cycle.time_unix_s for pool, cycle in cycles.items() if cycle}
-                waits = {pool for pool, age_s in ages_s.items() if 0.0 <= age_s < RECORDED_WITHIN_S}
-                if waits:
-                    time.sleep(LOOK_EVERY_S)
-        except JournalError:
-            return
 
 
 class ApiClient:
