@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from slackwater.core.messages import Change
+from slackwater.core.messages import PARTS, Change
 from slackwater.views.pool import describe_change
 from slackwater.views.reasons import expected, of_change
 
@@ -65,6 +65,11 @@ def _what(group: Sequence[Change]) -> str:
     return f"{first.target} tried with a few requests{'' if times == 1 else f', {times} times'}"
 
 
+def who(change: Change) -> str:
+    """Who made it: a person, someone else, or Slackwater, whichever of its parts."""
+    return "Slackwater" if change.by in PARTS else change.by
+
+
 def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
@@ -79,7 +84,7 @@ def _line(change: Change, what: str) -> ChangeLine:
         what=what,
         reason=reason,
         details="" if reason == change.why else change.why,
-        by=change.by,
+        by=who(change),
         applied=change.applied,
         predicted=expected(change),
     )

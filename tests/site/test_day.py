@@ -35,7 +35,7 @@ def test_observe_says_what_it_would_do_and_does_nothing(today: Day) -> None:
     assert all(weights == BASELINE for weights in seen)
     would = [line for line in today.log() if "weight of web1: 100 → " in line]
     assert all(line.startswith("web: would: weight of web1: 100 → ") for line in would)
-    assert any("by lbengine: interference: " in line for line in would)
+    assert any("by Slackwater: interference: " in line for line in would)
     today.calms_down()
     today.until(today.check, lambda checked: checked[1][-1] == "nothing is missing", "check")
 

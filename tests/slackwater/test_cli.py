@@ -340,10 +340,10 @@ def test_log_shows_changes_with_reasons_oldest_first(site: Path) -> None:
         )
     lines = run("log", "--config", site).output.splitlines()
     assert len(lines) == 4
-    assert lines[0].endswith(" web: weight of host1: 100 → 12, by lbengine: reason old")
-    assert lines[1].endswith("by lbengine: first␊second")
+    assert lines[0].endswith(" web: weight of host1: 100 → 12, by Slackwater: reason old")
+    assert lines[1].endswith("by Slackwater: first␊second")
     assert lines[2].endswith(" api: pause, by alice: reason other")
-    assert lines[3].endswith(" web: would: weight of host1: 100 → 12, by lbengine: reason new")
+    assert lines[3].endswith(" web: would: weight of host1: 100 → 12, by Slackwater: reason new")
     assert len(run("log", "--config", site, "--since", "10m").output.splitlines()) == 3
     assert run("log", "--config", site, "--limit", "1").output.splitlines() == lines[3:]
     assert run("log", "--config", site, "--pool", "api").output.splitlines() == lines[2:3]

@@ -97,7 +97,7 @@ def test_why_names_the_servers_where_it_knows_none_of_this_name(dashboard: Dashb
 def test_why_shows_the_story(dashboard: Dashboard) -> None:
     result = dashboard.run("why", "web1")
     assert result.stdout.startswith("web1 (web): interference since ")
-    assert ": 100 → 0, by lbengine: interference: run delay 14x" in result.stdout
+    assert ": 100 → 0, by Slackwater: interference: run delay 14x" in result.stdout
     assert dashboard.run("why", "web2").stdout == "web2 (web): no episode within a week\n"
 
 

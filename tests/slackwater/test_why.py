@@ -92,10 +92,10 @@ def test_the_text_shows_it_in_order_and_each_reason_in_a_sentence(journal: Journ
     assert lines[0].startswith("web1 (web): interference (cpu) since ")
     assert "20.0 s; it lost at most 82% of its capacity" in lines[0]
     assert lines[1] == "  because run delay 14.2x its calm baseline", "the numbers behind it are in --json"
-    done = "weight of host1: 100 → 0, by lbengine: it gets no requests: the others can carry all 240 requests/s"
+    done = "weight of host1: 100 → 0, by Slackwater: it gets no requests: the others can carry all 240 requests/s"
     assert f"{done}; expected p95 5.1 ms instead of 39 ms" in lines[2]
     assert lines[3].endswith(OUTCOME)
-    assert lines[4].endswith("weight of host1: 0 → 100, by lbengine: it is calm again and gets its full weight")
+    assert lines[4].endswith("weight of host1: 0 → 100, by Slackwater: it is calm again and gets its full weight")
     assert len(lines) == 5
 
 
@@ -171,7 +171,7 @@ def test_orders_are_reported_by_what_came_of_them_and_renewals_are_counted(journ
         of_retune("o3", -45.0, "order cpu.frequency", "for 60 s: run delay", "retune", "second_stage"),
     )
     text = as_text(story_of(journal))
-    assert "php_fpm.max_children of web1: 4 → 16, by wsengine: run delay; 16 processes" in text
+    assert "php_fpm.max_children of web1: 4 → 16, by Slackwater: run delay; 16 processes" in text
     assert text.count("php_fpm.max_children") == 1
     assert "order cpu.frequency of web1" in text, "an Order that nobody answered is told"
     assert text.endswith("Orders were renewed once")
@@ -206,7 +206,7 @@ def test_many_trials_of_a_server_are_one_line(journal: Journal) -> None:
     journal.record(*trials)
     text = as_text(story_of(journal))
     (line,) = [line for line in text.splitlines() if "tried" in line]
-    assert "host1 tried with a few requests, 30 times, by lbengine: it gets a few requests now and then" in line
+    assert "host1 tried with a few requests, 30 times, by Slackwater: it gets a few requests now and then" in line
     assert text.index("100 → 0") < text.index(line) < text.index("0 → 100")
     newest_first = [line.what for line in change_lines(reversed([*trials, change("weight", 0, 100, -70.0, "calm")]))]
     assert newest_first == ["weight of host1: 0 → 100", "host1 tried with a few requests, 30 times"]

@@ -15,6 +15,7 @@ from rich.text import Text
 from slackwater.core import messages
 from slackwater.core.messages import Change, State
 from slackwater.lbengine.backends.haproxy.algorithms import CONFIGURED
+from slackwater.views.change_lines import who
 from slackwater.views.pool import PoolStatus, describe_change
 from slackwater.views.reasons import expected, of_change
 from slackwater.views.row import CONDITIONS, SYMBOLS, WORDS, Row, duration
@@ -69,14 +70,14 @@ def change_as_json(change: Change) -> str:
 
 
 def change_as_line(change: Change) -> str:
-    """`2026-11-21 07:14:00.123 web: weight of web1: 100 → 0, by lbengine: interference`."""
+    """`2026-11-21 07:14:00.123 web: weight of web1: 100 → 0, by Slackwater: interference`."""
     seconds = int(change.time_unix_s)
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
     milliseconds = int((change.time_unix_s - seconds) * 1000)
     done = describe_change(change) if change.applied else f"would: {describe_change(change)}"
     reasons = [text for text in (of_change(change), expected(change)) if text]
     why = f": {'; '.join(reasons)}" if reasons else ""
-    return f"{moment}.{milliseconds:03d} {change.pool}: {done}, by {change.by}{why}"
+    return f"{moment}.{milliseconds:03d} {change.pool}: {done}, by {who(change)}{why}"
 
 
 def console() -> Console:
