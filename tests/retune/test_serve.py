@@ -45,7 +45,7 @@ def test_a_long_episode_is_drained_retuned_reported_and_given_back(whole: Retune
     back = until(lambda: [c for c in whole.changes_by("wsengine") if c.why.startswith("put back")], "it is recorded")
     assert back[0].why == "put back: given back by retune: the episode is over"
     printed = whole.cli("why", "web1").stdout
-    assert "streaming.num_threads of web1: 4 → 16, by wsengine: interference: " in printed
+    assert "streaming.num_threads of web1: 4 → 16, by Slackwater: interference: " in printed
     assert "given back by retune" in printed
 
 
