@@ -134,6 +134,7 @@ def servers(
                 calm_weight=state.calm_weights.lowered.get(server.name),
                 carries=advice.carries.get(server.name),
                 advised=advice.weights.get(server.name),
+                backup=server.backup,
             )
         )
     return states

@@ -126,7 +126,8 @@ def pool_status(
     shown = [] if cycle is None else cycle.servers or cycle.last_known
     outage = cycle.outage if cycle is not None and not stale else None
     seen = not stale and outage is None
-    wanted = sum(server.wanted for server in shown if server.condition in TAKES_REQUESTS)
+    sharing = [server for server in shown if server.condition in TAKES_REQUESTS and not server.backup]
+    wanted = sum(server.wanted for server in sharing)
     p95_ms = {
         node: reading.rt_p95_ms
         for node, reading in readings.items()
@@ -170,7 +171,7 @@ def pool_status(
             wanted=server.wanted if server and not outage else None,
             rps=_first(reading.rps if reading else None, server.rps if server and seen else None),
             share=_first(server.share if server else None, measured(reading)) if seen else None,
-            share_wanted=server.wanted / wanted if server and wanted and by_weight and seen else None,
+            share_wanted=server.wanted / wanted if server in sharing and wanted and by_weight and seen else None,
             rt_p50_ms=reading.rt_p50_ms if reading else None,
             rt_p95_ms=reading.rt_p95_ms if reading else None,
             rt_p99_ms=reading.rt_p99_ms if reading else None,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.messages import (
@@ -126,6 +127,13 @@ def test_a_wanted_share_is_shown_only_where_weights_set_shares(
 ) -> None:
     pool.cycle(server("host1"), server("host2"), balance=balance, weights_mean=weights_mean)
     assert [row.share_wanted for row in pool.view().rows] == [wanted, wanted]
+
+
+def test_a_backup_server_and_one_that_is_down_have_no_wanted_share(pool: Pool) -> None:
+    """They get requests only while no other server takes any, or none at all."""
+    spare, down = structs.replace(server("host2"), backup=True), server("host3", condition="down")
+    pool.cycle(server("host1"), spare, down, balance="roundrobin", weights_mean="share")
+    assert [row.share_wanted for row in pool.view().rows] == [1.0, None, None]
 
 
 def test_a_silent_controller_is_never_calm(pool: Pool) -> None:

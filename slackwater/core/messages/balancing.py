@@ -92,6 +92,8 @@ class ServerState(msgspec.Struct, omit_defaults=True):
     """What it carries in calm for each unit of its baseline, over the highest of the pool; absent: not known."""
     advised: Count | None = None
     """Its weight among those that fill all servers alike; absent: none is advised."""
+    backup: bool = False
+    """It gets requests only while no other server takes any."""
 
     @property
     def full_weight(self) -> int:
