@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -14,6 +15,19 @@ import msgspec
 from slackwater.core.config.kinds import ADDRESS_PATTERN
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Number(click.FloatRange):
+    """A finite number within a range. Nothing is beyond a limit of `nan`, and nothing ends after `inf`."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"expected a finite number, got {value}", param, ctx)
+        return number
+
 
 DEFAULT_CONFIG = "/etc/slackwater/controller.toml"
 config_option = click.option(

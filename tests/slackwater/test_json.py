@@ -50,6 +50,17 @@ def test_every_command_has_json_but_those_that_are_listed() -> None:
     assert len(ALL) > 50
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_numbers_are_finite(name: str) -> None:
+    """Nothing is beyond a limit of `nan`, and nothing ends after `inf`."""
+    of_lab = str(getattr(ALL[name].callback, "__module__", "")).startswith("slackwater_lab")
+    for parameter in () if of_lab else ALL[name].params:
+        if isinstance(parameter.type, click.types.FloatParamType):
+            for odd in ("nan", "inf"):
+                with pytest.raises(click.BadParameter):
+                    parameter.type(odd, parameter)
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """A controller's configuration; nothing runs."""

@@ -11,7 +11,7 @@ import click
 from slackwater.controller.cli.detector_commands import describe, progress, write_report
 from slackwater.core.config import ControllerSettings, load
 from slackwater.core.files import bytes_of, write_whole
-from slackwater.core.options import config_option, pool_option
+from slackwater.core.options import Number, config_option, pool_option
 from slackwater.core.stopping import on_stop
 from slackwater.detector.recordings.recording import read
 from slackwater.detector.train import calibrate as calibrating
@@ -34,17 +34,21 @@ MODEL = "model.skops"
 )
 @click.option("--stop-command", default="", metavar="COMMAND", help="Run after each noise, e.g. to end it remotely.")
 @click.option("--kind", default="calibration", show_default=True, help="Name of the noise in the labels.")
-@click.option(
-    "--intensity", "intensities", multiple=True, type=click.FloatRange(0, 1, min_open=True), default=(0.25, 0.5, 1.0)
-)
+@click.option("--intensity", "intensities", multiple=True, type=Number(0, 1, min_open=True), default=(0.25, 0.5, 1.0))
 @click.option(
     "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Recordings; 2 or more are scored."
 )
-@click.option("--noise-s", type=click.FloatRange(1, 600), default=20.0, show_default=True, help="Length of a noise.")
-@click.option("--calm-s", type=click.FloatRange(1, 600), default=20.0, show_default=True, help="Calm before and after.")
-@click.option("--max-rt-p95-ms", type=float, default=1000.0, show_default=True, help="Stop beyond this, on any node.")
-@click.option("--max-errors-per-s", type=float, default=1.0, show_default=True, help="Stop beyond this, on any node.")
-@click.option("--max-load", type=float, default=0.5, show_default=True, help="CPU share up to which a node is chosen.")
+@click.option("--noise-s", type=Number(1, 600), default=20.0, show_default=True, help="Length of a noise.")
+@click.option("--calm-s", type=Number(1, 600), default=20.0, show_default=True, help="Calm before and after.")
+@click.option(
+    "--max-rt-p95-ms", type=Number(0), default=1000.0, show_default=True, help="Stop beyond this, on any node."
+)
+@click.option(
+    "--max-errors-per-s", type=Number(0), default=1.0, show_default=True, help="Stop beyond this, on any node."
+)
+@click.option(
+    "--max-load", type=Number(0, 1), default=0.5, show_default=True, help="CPU share up to which a node is chosen."
+)
 @click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to write to.")
 @click.option("--yes", is_flag=True, help="Ask nothing: begin, and install the model.")
 def calibrate(

@@ -14,7 +14,7 @@ from slackwater.controller.cli.added import place_of
 from slackwater.core.config import load
 from slackwater.core.config.node_changes import GovernorPolicy
 from slackwater.core.extras import installed_by
-from slackwater.core.options import config_option, pool_option, seconds_of
+from slackwater.core.options import Number, config_option, pool_option, seconds_of
 from slackwater.governor.types import GovernorError
 
 OF_THE_LAB = ("compare", "plan")
@@ -49,7 +49,7 @@ def governor() -> None:
 @config_option
 @pool_option("Only this pool.")
 @click.option("--policy", type=click.Choice(get_args(GovernorPolicy)), help="Which one  [default: governor.policy]")
-@click.option("--target-ms", type=click.FloatRange(0, min_open=True), help="Of the p95  [default: the pool's setting]")
+@click.option("--target-ms", type=Number(0, min_open=True), help="Of the p95  [default: the pool's setting]")
 @click.option("--act", is_flag=True, help="Give Orders to the nodes' wsengines; without it nothing is changed.")
 @click.option("--for", "for_s", callback=seconds_of, metavar="TIME", help="How long  [default: until Ctrl-C]")
 def run(

@@ -11,7 +11,7 @@ import click
 
 from slackwater.core.config import load
 from slackwater.core.messages import Sample
-from slackwater.core.options import config_option, json_option, pool_option, tell
+from slackwater.core.options import Number, config_option, json_option, pool_option, tell
 from slackwater.core.stopping import stop_event
 from slackwater.detector.recordings import live, marks
 
@@ -20,7 +20,7 @@ from slackwater.detector.recordings import live, marks
 @config_option
 @pool_option("The pool to record; needed when there are several.")
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="How long; default: until Ctrl-C.")
+@click.option("--seconds", type=Number(min=0, min_open=True), help="How long; default: until Ctrl-C.")
 @click.option("--about", default="", metavar="TEXT", help="How it was made, for the file's description.")
 @json_option
 def record(
@@ -56,12 +56,10 @@ def record(
 @pool_option("The pool of the node; needed when there are several.")
 @click.argument("node")
 @click.argument("kind")
-@click.option("--intensity", type=float, default=1.0, show_default=True, help="How strongly, by your own measure.")
+@click.option("--intensity", type=Number(0), default=1.0, show_default=True, help="How strongly, by your own measure.")
 @click.option("--begin", "how", flag_value="begin", help="It begins now.")
 @click.option("--end", "how", flag_value="end", help="It ends now.")
-@click.option(
-    "--for", "for_s", type=click.FloatRange(min=0, min_open=True), help="It ended now and took so many seconds."
-)
+@click.option("--for", "for_s", type=Number(min=0, min_open=True), help="It ended now and took so many seconds.")
 @json_option
 def mark(
     config_path: Path,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from slackwater.core.options import config_option
+from slackwater.core.options import Number, config_option
 
 
 @click.command(name="support-bundle", epilog="Example: slackwater support-bundle --out /tmp/bundle.tar.gz")
@@ -20,7 +20,7 @@ from slackwater.core.options import config_option
 )
 @click.option(
     "--max-mb",
-    type=click.FloatRange(0.1, 1000.0),
+    type=Number(0.1, 1000.0),
     default=10.0,
     show_default=True,
     help="Most megabytes of the archive; old log lines go first.",

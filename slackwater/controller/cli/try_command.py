@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from slackwater.core.options import Number
+
 if TYPE_CHECKING:
     from slackwater.controller.playback.events import Event
 
@@ -30,7 +32,7 @@ def _stop(*_: object) -> NoReturn:
 @click.command(name="try", epilog="Example: slackwater try --speed 10 --once")
 @click.option(
     "--speed",
-    type=click.FloatRange(0.1, 1000.0),
+    type=Number(0.1, 1000.0),
     default=SPEED,
     show_default=True,
     metavar="TIMES",
