@@ -14,7 +14,7 @@ FINE_BASELINE = 20
 NOTHING_SET: Mapping[str, int] = MappingProxyType({})
 """The weights without us where no weight is ours."""
 PLACEHOLDERS = {
-    "no_address": ("has no address", "have no address", "HAProxy knows one"),
+    "no_address": ("has no address", "have no address", "there is one"),
     "disabled": ("is `disabled` in the configuration", "are `disabled` in the configuration", "that ends"),
 }
 """What is said of one server without a machine, and of several, and until when."""

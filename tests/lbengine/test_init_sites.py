@@ -147,7 +147,7 @@ def test_a_slot_without_an_address_is_no_machine_and_is_named_once(case: Case) -
         warnings = answers["haproxy"]["backends"][0]["warnings"]
         named = [text for text in warnings if "app1" in text]
         assert len(named) == 1
-        reason = "have no address: no machine is looked for there until HAProxy knows one"
+        reason = "have no address: no machine is looked for there until there is one"
         assert named[0].endswith(f"app1, app2, app3, app4, app5, app6 {reason}")
         assert case.nodes_checked() == ["node fixed1 of pool app", "node fixed2 of pool app"]
 

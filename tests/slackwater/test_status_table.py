@@ -28,7 +28,7 @@ def row(node: str, **more: Any) -> Row:
 def lines(columns: int, *rows: Row, **more: Any) -> list[str]:
     """What a terminal of this width shows."""
     fields: dict[str, Any] = {"mode": "act", "sentence": "2 servers read", "headline": "One server is slow", **more}
-    view = PoolStatus(pool="web", rows=list(rows), age_s=0.2, **fields)
+    view = PoolStatus(pool="web", rows=list(rows), **fields)
     text = StringIO()
     show([view], NOW_UNIX_S, Console(file=text, width=columns, highlight=False))
     return text.getvalue().splitlines()
@@ -67,5 +67,5 @@ def test_it_ends_with_what_to_do() -> None:
 
 
 def test_the_algorithm_has_the_name_that_it_has_in_the_configuration() -> None:
-    assert "balance random," in lines(240, *ROWS, balance="unknown")[0], "what HAProxy calls `random`"
-    assert "balance leastconn," in lines(240, *ROWS, balance="leastconn")[0]
+    assert "balance random," in lines(240, *ROWS, balance="unknown", age_s=0.2)[0], "what HAProxy calls `random`"
+    assert "balance leastconn," in lines(240, *ROWS, balance="leastconn", age_s=0.2)[0]
