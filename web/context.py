@@ -12,7 +12,7 @@ from flask import Response, abort, current_app, redirect, request, url_for
 
 from slackwater.core.config import ControllerSettings, PoolSettings
 from slackwater.core.control import Request
-from slackwater.web.access import Gate
+from slackwater.web.access import LOG_IN, Gate
 from slackwater.web.content.model import Models
 from slackwater.web.fleet import Fleet
 from slackwater.web.reader import JournalReader
@@ -69,7 +69,7 @@ def operators_only(endpoint: Endpoint) -> Endpoint:
         who = context().gate.who()
         if who.role is None:
             if request.path.startswith("/api/"):
-                abort(401, "log in first, or send a token")
+                abort(401, LOG_IN)
             asked = request.full_path.rstrip("?") if request.method == "GET" else None
             return redirect(url_for("login.show", next=asked))
         if not who.operates:

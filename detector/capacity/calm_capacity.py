@@ -23,7 +23,7 @@ LEAST_OVER_HIGHEST = 1.5
 """Of a capacity with such an error two thirds are counted on (`slackwater.lbengine.decision.loads`), so at least the
 highest rate of calm is: that is sure."""
 MOST_OVER_HIGHEST = 3.0
-"""At most twice the highest rate of calm is counted on. There it counts as half full
+"""So at most twice the highest rate of calm is counted on: at that rate a server counts as half full
 (`slackwater.detector.features.calm_rate`)."""
 
 

@@ -159,8 +159,8 @@ def _share(share: Share, severity: float) -> str:
     if share.weight == 0:
         return f"it gets no requests: the others can carry all {share.total_rps:.0f} requests/s"
     return (
-        f"it gets {share.rps:.0f} of {share.total_rps:.0f} requests/s, with which all are answered soonest: it can"
-        f" carry {share.capacity_rps:.0f}, and the others {share.others_rps:.0f}{kept}"
+        f"it gets {share.rps:.0f} of {share.total_rps:.0f} requests/s; it can still carry {share.capacity_rps:.0f}, and"
+        f" the others {share.others_rps:.0f}{kept}"
     )
 
 

@@ -107,6 +107,7 @@ class OperatorOverrides:
     def set_mode(self, mode: Mode) -> None:
         same = mode == self._configured
         self._change(mode=None if same else mode, instead_of=None if same else self._configured)
+        self._unreadable = ""
 
     def pin(self, server: str, weight: int, by: str, for_s: float, now_s: float, wall_s: float) -> None:
         """Holds a server at a weight for `for_s`."""
@@ -160,7 +161,7 @@ class OperatorOverrides:
     def _change(self, **fields: object) -> None:
         kept = msgspec.structs.replace(self._kept, **fields)
         self._file.save(None if kept == KeptOverrides() else kept)
-        self._kept, self._unreadable = kept, ""
+        self._kept = kept
 
 
 def _without(mapping: Mapping[str, object], key: str) -> dict[str, object]:

@@ -126,8 +126,8 @@ def pool_status(
     shown = [] if cycle is None else cycle.servers or cycle.last_known
     outage = cycle.outage if cycle is not None and not stale else None
     seen = not stale and outage is None
-    sharing = [server for server in shown if server.condition in TAKES_REQUESTS and not server.backup]
-    wanted = sum(server.wanted for server in sharing)
+    sharing = {server.server: server.wanted for server in shown if _shares(server)} if by_weight and seen else {}
+    wanted = sum(sharing.values())
     p95_ms = {
         node: reading.rt_p95_ms
         for node, reading in readings.items()
@@ -171,7 +171,7 @@ def pool_status(
             wanted=server.wanted if server and not outage else None,
             rps=_first(reading.rps if reading else None, server.rps if server and seen else None),
             share=_first(server.share if server else None, measured(reading)) if seen else None,
-            share_wanted=server.wanted / wanted if server in sharing and wanted and by_weight and seen else None,
+            share_wanted=sharing[server.server] / wanted if server and server.server in sharing and wanted else None,
             rt_p50_ms=reading.rt_p50_ms if reading else None,
             rt_p95_ms=reading.rt_p95_ms if reading else None,
             rt_p99_ms=reading.rt_p99_ms if reading else None,
@@ -307,6 +307,11 @@ def _headline(rows: list[Row], cycle: Cycle | None, title: str, silence: str, no
     return headline(rows)
 
 
+def _shares(server: ServerState) -> bool:
+    """Whether its weight counts when the requests are shared out."""
+    return server.condition in TAKES_REQUESTS and not server.backup
+
+
 def without_controller(view: PoolStatus, shown: Mapping[str, ShownServer] | str, left: bool) -> PoolStatus:
     """The view when the controller does not run, with what the balancer shows now, or in words why it shows nothing.
 
@@ -314,11 +319,12 @@ def without_controller(view: PoolStatus, shown: Mapping[str, ShownServer] | str,
     """
     since = "" if view.weights_unix_s is None else f" (last sign of it: {clock(view.weights_unix_s)})"
     view.running, view.state = False, "unknown"
+    for row in view.rows:
+        row.decided = left
     if isinstance(shown, str):
         view.headline = f"The controller does not run{since}, and {view.balancer} does not answer: {shown}"
         return view
     for row in view.rows:
-        row.decided = left
         now = shown.get(row.server)
         row.weight, row.wanted = (None, None) if now is None else (now.weight, None)
         row.condition, row.in_flight = (None, None) if now is None else (now.condition, now.in_flight)

@@ -8,6 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from slackwater.controller.cli.main import cli
+from slackwater.controller.haproxy_init.first_settings import NewNode, one_for_each_machine
 from slackwater.core.config import load
 from tests.support.asked_haproxy import started
 from tests.support.real_haproxy import needs_haproxy
@@ -47,3 +48,13 @@ def test_a_backup_server_that_backends_share_leaves_none_of_them_out(tmp_path: P
         assert answer.exit_code == 0, answer.output
         nodes = [line["node"] for line in json.loads(answer.stdout)["nodes"]]
         assert nodes == ["shop1", "shop2", "sorry", "api1", "api2"]
+
+
+def test_one_on_the_balancers_host_is_set_up_once_and_each_at_loopback_is_a_machine() -> None:
+    def node(name: str, host: str, *, is_backup: bool) -> NewNode:
+        return NewNode(name, "shop", [name], host, ["80"], not host, is_backup)
+
+    here = [node("sorry", "", is_backup=True), node("api-sorry", "", is_backup=True)]
+    assert one_for_each_machine(here) == here[:1]
+    lab = [node("shop1", "127.0.0.1", is_backup=False), node("sorry", "127.0.0.1", is_backup=True)]
+    assert one_for_each_machine(lab) == lab

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from slackwater.core.messages import State
-from slackwater.views.pool import PoolStatus, Row
+from slackwater.views.pool import PoolStatus, Row, without_controller
 from slackwater.views.standing import SYMBOLS, StandingState, standing
 
 
@@ -63,6 +63,14 @@ def test_the_command_that_ends_a_pause_names_what_is_paused() -> None:
     over = "when the reason for the pause is over."
     assert standing([view("a", paused=True), view("b")]).todo == f"`slackwater resume --pool a` {over}"
     assert standing([view("a", paused=True), view("b", paused=True)]).todo == f"`slackwater resume --all` {over}"
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_where_the_balancer_is_silent_too_only_what_is_left_is_restored(left: bool) -> None:
+    pool = view()
+    pool.rows[0].weight = 50
+    without_controller(pool, "connection refused", left)
+    assert ("restore --all" in standing([pool]).todo) is left
 
 
 def test_every_state_is_among_them() -> None:

@@ -162,7 +162,8 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
     cycle = _latest_cycle(settings, pool) if is_running else None
     if cycle is not None and cycle.outage is not None and time.time() - cycle.time_unix_s <= HEARD_WITHIN_S:
         since = clock(cycle.outage_since_unix_s or cycle.time_unix_s)
-        text = f"it answers this command, but {OUTAGES[cycle.outage]} the controller since {since}: {cycle.sentence}"
+        failed = f"it {OUTAGES[cycle.outage]} since {since}: {cycle.sentence}"
+        text = f"it answers this command, but not the controller: {failed}"
         yield CheckLine(f"balancer of pool {pool.name}", "missing", text, LOG)
         return  # nothing that the controller knows of its servers is new
     nodes_of_bus = (

@@ -194,10 +194,10 @@ class LocalClient:
     def settle(self, pools: Iterable[str]) -> None:
         from slackwater.core.journal.journal import JournalError
 
-        answered_unix_s = time.time()
+        answered_unix_s, until_s = time.time(), time.monotonic() + RECORDED_WITHIN_S
         waits = set(pools)
         try:
-            while waits and abs(time.time() - answered_unix_s) < RECORDED_WITHIN_S:
+            while waits and time.monotonic() < until_s:
                 with self._journal() as journal:
                     cycles = {pool: journal.latest_cycle(pool) for pool in waits}
                 ages_s = {pool: answered_unix_s - cycle.time_unix_s for pool, cycle in cycles.items() if cycle}

@@ -190,14 +190,21 @@ def _node(name: str, pool: str, servers: Sequence[FoundServer], *, each_is_one: 
     )
 
 
+def _machine_of(node: NewNode) -> str:
+    """What tells its machine from others. Servers at loopback addresses stand for a machine each, as in a lab."""
+    if node.is_here:
+        return ""
+    return node.name if _is_loopback(node.host) else node.host
+
+
 def one_for_each_machine(nodes: Sequence[NewNode]) -> list[NewNode]:
     """Without the nodes of backup servers whose machine is another pool's too: one monitor speaks for a machine."""
-    seen = {node.host for node in nodes if node.host and not node.is_backup}
+    seen = {_machine_of(node) for node in nodes if not node.is_backup}
     kept: list[NewNode] = []
     for node in nodes:
-        if not (node.is_backup and node.host in seen):
+        if not (node.is_backup and _machine_of(node) in seen):
             kept.append(node)
-            seen |= {node.host} - {""}
+            seen.add(_machine_of(node))
     return kept
 
 

@@ -60,6 +60,8 @@ def parse(text: str, where: str) -> ControllerSettings:
     """Does what `load` does, for a text; `where` is the file's name in messages."""
     try:
         return _parsed(text, where)
+    except RecursionError:
+        raise ConfigError(f"{where}:1: it is nested too deeply") from None
     except ConfigError as error:  # a file that came from elsewhere may have any characters in its names and values
         raise ConfigError(plain_text(str(error))) from None
 
@@ -73,8 +75,6 @@ def _parsed(text: str, where: str) -> ControllerSettings:
         raise ConfigError(f"{where}:{line or max(1, len(text.splitlines()))}: not TOML: {message}") from None
     except ValueError:  # Python's bound for the digits of a number
         raise ConfigError(f"{where}:1: not TOML: a number has too many digits") from None
-    except RecursionError:
-        raise ConfigError(f"{where}:1: not TOML: it is nested too deeply") from None
     lines = key_lines(text)
     for path, value in _values(raw):
         if fault := _fault_of(value):

@@ -86,9 +86,8 @@ class BusSettings(Settings, frozen=True):
             try:
                 urlsplit(self.url).port  # noqa: B018  # it is read for its errors
             except ValueError:
-                raise ValueError(
-                    f"`url` {self.url}: expected nats://HOST:PORT or tls://HOST:PORT, an IPv6 address in brackets"
-                ) from None
+                expected = "expected nats://HOST:PORT or tls://HOST:PORT, an IPv6 address in brackets"
+                raise ValueError(f"`url`: {expected}") from None  # without the URL, which may have a password
             if self.has_password and not self.needs_tls and not is_loopback_host(urlsplit(self.url).hostname or ""):
                 raise ValueError(
                     "`url` would send the password in the clear to another machine: tls://HOST:PORT encrypts, and with"
