@@ -157,7 +157,8 @@ def tables(result: Mapping[str, Any], shown: Sequence[str]) -> list[Table]:
     of = f"{result['played']} of {result['asked']} scenarios, seed {result['seed']}: ratios"
     shared = [_everybody(result["players"], f"against {REFERENCE}, {of}")]
     if result["to_alone"]:
-        shared.append(_everybody(result["to_alone"], f"against the same balance alone, {of}"))
+        named = {f"{name} to {result['alone'][name]}": ratios for name, ratios in result["to_alone"].items()}
+        shared.append(_everybody(named, f"against the same balance alone, {of}"))
     return [*shared, *(_worst_table(name, result["worst"][name]) for name in shown if name in result["worst"])]
 
 
