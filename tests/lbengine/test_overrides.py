@@ -203,6 +203,7 @@ def test_overrides_that_cannot_be_read_mean_observe_and_that_is_said(
     assert said.startswith(f"{file} is there but cannot be read")
     assert said.endswith("the pool only observes until `slackwater mode act`")
     assert said in caplog.text
+    site.cycle()
     site.engine.command(Request(action="pin", target="host1", weight=50, for_s=60.0, by="anna"), site.now_s)
     assert site.engine.commands.overrides.describe() == [said], "it is told until somebody sets the mode"
     site.engine.command(Request(action="unpin", target="host1", by="anna"), site.now_s)
