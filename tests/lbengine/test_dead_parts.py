@@ -156,6 +156,8 @@ def test_check_says_what_the_controller_lacks_where_the_person_s_own_command_rea
     outage.outage, outage.outage_since_unix_s = "no_answer", now_unix_s - 60.0
     site.journal.record(outage)
     lines = run("check", "--config", config).stdout
-    assert "✕ balancer of pool web: it answers this command, but not the controller: it has not answered since " in lines
+    assert (
+        "✕ balancer of pool web: it answers this command, but not the controller: it has not answered since " in lines
+    )
     assert ": web: no permission to connect" in lines
     assert "no Sample" not in lines, "of the servers nothing new is known"
