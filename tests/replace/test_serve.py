@@ -73,8 +73,12 @@ def test_the_machine_that_the_dry_run_names_is_drained_and_the_command_is_called
     told = tmp_path / "told"
     site.begin(script(tmp_path, f"cat > {told}"))
     until(lambda: "next: host1" in site.cli("replace").stdout, "the dry run names it")
-    (plan,) = json.loads(site.cli("replace", "--json").stdout)
-    assert (plan["node"], plan["mode"], plan["machines"][0]["advice"]) == ("host1", "act", "replace")
+
+    def is_planned() -> bool:
+        (plan,) = json.loads(site.cli("replace", "--json").stdout)
+        return bool((plan["node"], plan["mode"], plan["machines"][0]["advice"]) == ("host1", "act", "replace"))
+
+    until(is_planned, "the same for programs")
     assert not told.exists(), "the dry run replaces none"
     until(lambda: "replaced" in [change.cause for change in site.steps()], "it is replaced")
     assert [change.cause for change in site.steps()] == ["chronic", "replacing", "replaced"]
@@ -87,8 +91,8 @@ def test_the_machine_that_the_dry_run_names_is_drained_and_the_command_is_called
     assert drains[0].why.startswith("drained for replace: slow by itself for")
     printed = site.cli("replace").stdout
     assert "no machine was slow by itself" in printed, "what was before does not count any more"
-    assert "replacement of host1: done, by replace" in site.cli("log").stdout
-    assert "replacement of host1: the command is called, by replace: it is empty" in site.cli("why", "host1").stdout
+    assert "replacement of host1: done, by Slackwater" in site.cli("log").stdout
+    assert "replacement of host1: the command is called, by Slackwater: it is empty" in site.cli("why", "host1").stdout
 
 
 def test_a_command_that_runs_dies_with_the_controller_and_the_weight_is_back(
