@@ -126,7 +126,11 @@ def pool_status(
     shown = [] if cycle is None else cycle.servers or cycle.last_known
     outage = cycle.outage if cycle is not None and not stale else None
     seen = not stale and outage is None
-    sharing = {server.server: server.wanted for server in shown if _shares(server)} if by_weight and seen else {}
+    sharing = {
+        server.server: server.wanted
+        for server in shown
+        if by_weight and seen and server.condition in TAKES_REQUESTS and not server.backup
+    }
     wanted = sum(sharing.values())
     p95_ms = {
         node: reading.rt_p95_ms
@@ -305,11 +309,6 @@ def _headline(rows: list[Row], cycle: Cycle | None, title: str, silence: str, no
         age = duration(max(0.0, now_unix_s - since))
         return "unknown", f"{title} {OUTAGES[cycle.outage]} since {clock(since)} ({age}): {cycle.sentence}"
     return headline(rows)
-
-
-def _shares(server: ServerState) -> bool:
-    """Whether its weight counts when the requests are shared out."""
-    return server.condition in TAKES_REQUESTS and not server.backup
 
 
 def without_controller(view: PoolStatus, shown: Mapping[str, ShownServer] | str, left: bool) -> PoolStatus:
