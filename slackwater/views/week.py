@@ -13,7 +13,6 @@ from slackwater.core.config import ControllerSettings, PoolSettings
 from slackwater.core.journal.journal import Journal
 from slackwater.core.journal.pool_totals import Begin, begins, observed_s, slow_times
 from slackwater.core.messages import Change, ChangeCause, Cycle, EpisodeMark, Mode, Resource, State
-from slackwater.lbengine.backends.haproxy.algorithms import CONFIGURED
 from slackwater.views.change_lines import with_trials_as_one
 from slackwater.views.chronic import Machine, rank
 from slackwater.views.evenness import evenness
@@ -354,6 +353,6 @@ def _acting(
         lowest_weight=None if lowest is None else lowered[lowest],
         lowest_baseline=None if lowest is None else baselines[lowest],
         smallest_share=smallest if lowered and cycle.weights_mean == "share" else None,
-        balance=CONFIGURED.get(cycle.balance, cycle.balance),
+        balance=cycle.balance,
         max_mitigated=pool.max_mitigated,
     )

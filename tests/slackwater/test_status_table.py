@@ -64,8 +64,3 @@ def test_a_pool_without_servers_has_no_table() -> None:
 
 def test_it_ends_with_what_to_do() -> None:
     assert lines(120, *ROWS)[-1].startswith("To do: wait some seconds"), "as it has just started"
-
-
-def test_the_algorithm_has_the_name_that_it_has_in_the_configuration() -> None:
-    assert "balance random," in lines(240, *ROWS, balance="unknown", age_s=0.2)[0], "what HAProxy calls `random`"
-    assert "balance leastconn," in lines(240, *ROWS, balance="leastconn", age_s=0.2)[0]

@@ -9,7 +9,6 @@ import msgspec
 
 from slackwater.core.config import PoolSettings
 from slackwater.core.messages import Change, State
-from slackwater.lbengine.backends.haproxy.algorithms import CONFIGURED
 from slackwater.views.change_lines import ChangeLine, change_lines
 from slackwater.views.percentiles import WINDOW
 from slackwater.views.pool import PoolStatus
@@ -181,7 +180,7 @@ def show(
         paused=view.paused,
         law=view.law or NOTHING,
         balancer=view.balancer[:1].upper() + view.balancer[1:],
-        balance=CONFIGURED.get(view.balance or "", view.balance) or NOTHING,
+        balance=view.balance or NOTHING,
         age=f"{duration(view.age_s)} ago" if view.age_s is not None else "never",
         p95=milliseconds(view.rt_p95_ms),
         target_p95_ms=p95_target,

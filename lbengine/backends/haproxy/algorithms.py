@@ -24,7 +24,6 @@ _KEYS = Algorithm("keys", "weights move a share of the keys, and with them their
 ALGORITHMS: dict[str, Algorithm] = {
     "roundrobin": Algorithm("share"),
     "random": Algorithm("draws"),  # of two, unless configured otherwise, which HAProxy does not show
-    "unknown": Algorithm("draws"),  # what HAProxy 2.6 to 3.4 call `random`
     "leastconn": Algorithm("concurrency"),
     "source": _KEYS,
     "uri": _KEYS,
@@ -35,9 +34,12 @@ ALGORITHMS: dict[str, Algorithm] = {
     "static-rr": Algorithm("none", "it takes no weights at run time but 0% and 100%; use `balance roundrobin`"),
     "first": Algorithm("none", "it ignores weights; use `balance roundrobin` or `leastconn`"),
 }
-"""Name of the algorithm in HAProxy's `show stat` -> what is known of it."""
-CONFIGURED = {"unknown": "random"}
-"""Name in `show stat` -> name in the configuration, where they differ."""
+"""Name of the algorithm in HAProxy's configuration -> what is known of it."""
+
+
+def configured_name(shown: str) -> str:
+    """The name in the configuration of what `show stat` shows: HAProxy 2.6 to 3.4 show `random` as `unknown`."""
+    return "random" if shown == "unknown" else shown
 
 
 def weights_mean(balance: str) -> WeightsMean | None:

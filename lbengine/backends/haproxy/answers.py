@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slackwater.core.messages import MAX_NAME, ServerCondition, is_server_name
-from slackwater.lbengine.backends.haproxy.algorithms import weights_mean
+from slackwater.lbengine.backends.haproxy.algorithms import configured_name, weights_mean
 from slackwater.lbengine.balancer import BalancerError, BalancerUnreachable, Placeholder, Server, Snapshot
 
 MAINTENANCE = 0x01 | 0x02 | 0x20
@@ -65,6 +65,7 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
             f"{where}: HAProxy doesn't show the balance algorithm here; expected a socket with `level admin` (or `level"
             " operator`, if weights go by agent-check)"
         )
+    balance = configured_name(totals["algo"])
     by_name = {row["svname"]: row for row in rows if "svname" in row and not is_backend(row)}
     server_states, unreadable = states(state, where)
     servers = []
@@ -80,8 +81,8 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
         pid=count_of(facts, "Pid", where),
         uptime_s=count_of(facts, "Uptime_sec", where),
         connections=count_of(facts, "CumConns", where),
-        balance=totals["algo"],
-        weights_mean=weights_mean(totals["algo"]),
+        balance=balance,
+        weights_mean=weights_mean(balance),
         weighs_away=True,
         counts="connections" if totals.get("mode") == "tcp" else "requests",
         cookie=totals.get("cookie") or "",

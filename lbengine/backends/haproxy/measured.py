@@ -9,8 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from slackwater.lbengine.backends.haproxy.algorithms import CONFIGURED
-
 DEFAULT = "random"
 """Where a backend has no `balance`, from HAProxy 3.3 on; before it was `roundrobin`."""
 FILE = Path(__file__).with_name("measured.json")
@@ -65,14 +63,13 @@ def read(path: Path = FILE) -> Measurement:
 
 def advice(balance: str, backend: str, measurement: Measurement) -> tuple[str, str] | None:
     """(measurement, remedy) in words where another algorithm was surely better with Slackwater; None where not."""
-    name = CONFIGURED.get(balance, balance)
-    measured = measurement.balances.get(name)
+    measured = measurement.balances.get(balance)
     if measured is None or measured.to_best.mean.low is None or measured.to_best.mean.low <= 1.0:
         return None
     mean, p95, p99 = measured.to_best.mean, measured.to_best.p95, measured.to_best.p99
-    default = " (HAProxy's default from 3.3 on)" if name == DEFAULT else ""
+    default = " (HAProxy's default from 3.3 on)" if balance == DEFAULT else ""
     return (
-        f"`balance {name}`{default} was slower with Slackwater than `balance {measurement.best}` in"
+        f"`balance {balance}`{default} was slower with Slackwater than `balance {measurement.best}` in"
         f" {measurement.scenarios} simulated scenarios: at the median {mean.median:.2f} times the mean response time"
         f" (95% sure: {mean.low:.2f} to {mean.high:.2f}), {p95.median:.2f} times the p95, {p99.median:.2f} times the"
         " p99",

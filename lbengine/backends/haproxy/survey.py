@@ -20,6 +20,7 @@ from slackwater.core.config import LbengineSettings
 from slackwater.core.files import SERVICE_USER
 from slackwater.core.messages import is_name
 from slackwater.core.service_user import SYSTEMD, groups_of_unit
+from slackwater.lbengine.backends.haproxy.algorithms import configured_name
 from slackwater.lbengine.backends.haproxy.answers import MOST_DIGITS, facts_of, is_backend, placeholder
 from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
 from slackwater.lbengine.backends.haproxy.preflight import check, of_several
@@ -201,7 +202,7 @@ def backends_of(
     rows = _rows(stats)
     for row in rows:
         if is_backend(row):
-            by_backend[row["pxname"]] = row.get("algo") or "", []
+            by_backend[row["pxname"]] = configured_name(row.get("algo") or ""), []
     states = _states(state)
     for row in rows:
         if not is_backend(row) and row["pxname"] in by_backend:

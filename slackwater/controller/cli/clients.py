@@ -50,14 +50,11 @@ def pool_with(client: ControllerClient, node: str) -> str | None:
     if len(pools := client.pools()) < 2:
         return None
     views = client.views(None)
-    for names in (
-        [view.pool for view in views if any(row.node == node for row in view.rows)],
-        [view.pool for view in views if any(row.server == node for row in view.rows)],
-    ):
-        if len(names) > 1:
-            raise ClientError(f"several pools have `{node}`, name one with --pool: {', '.join(names)}")
-        if names:
-            return names[0]
+    names = [view.pool for view in views if any(node in (row.node, row.server) for row in view.rows)]
+    if len(names) > 1:
+        raise ClientError(f"several pools have `{node}`, name one with --pool: {', '.join(names)}")
+    if names:
+        return names[0]
     raise ClientError(
         f"no pool has a server `{node}`; of one that was removed, name the pool with --pool: {', '.join(pools)}"
     )

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from slackwater.core import messages
 from slackwater.core.messages import Change, State
-from slackwater.lbengine.backends.haproxy.algorithms import CONFIGURED
 from slackwater.views.change_lines import who
 from slackwater.views.pool import PoolStatus, describe_change
 from slackwater.views.reasons import expected, of_change
@@ -106,7 +105,7 @@ def _headline(view: PoolStatus) -> Text:
             f"mode {view.mode}",
             *(["PAUSED"] if view.paused else []),
             f"law {view.law}",
-            f"balance {CONFIGURED.get(view.balance or '', view.balance)}",
+            f"balance {view.balance}",
         ]
     if view.age_s is not None:
         words.append(f"last cycle {duration(view.age_s)} ago")

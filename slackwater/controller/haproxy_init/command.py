@@ -35,7 +35,6 @@ from slackwater.core.files import exists
 from slackwater.core.options import DEFAULT_CONFIG, config_option, json_option, tell
 from slackwater.core.service_user import give_group
 from slackwater.core.state_dir import running_serve
-from slackwater.lbengine.backends.haproxy.algorithms import CONFIGURED
 from slackwater.lbengine.backends.haproxy.site import SiteConfiguration, SurveyError
 from slackwater.lbengine.backends.haproxy.survey import (
     FoundBackend,
@@ -225,8 +224,7 @@ def _about(backend: FoundBackend, is_pool: bool, why_not: str) -> list[str]:
     ]
     more = len(shown) - MOST_NAMES
     servers = ", ".join(shown[:MOST_NAMES] if more > 1 else shown) + (f" and {more} more" if more > 1 else "")
-    balance = CONFIGURED.get(backend.balance, backend.balance)
-    head = f"backend {backend.name}: balance {balance or '?'}; {servers or 'no server that is in use'}"
+    head = f"backend {backend.name}: balance {backend.balance or '?'}; {servers or 'no server that is in use'}"
     if is_pool:
         warnings = list(backend.warnings)
         if is_local(backend):
