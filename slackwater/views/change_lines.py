@@ -21,8 +21,6 @@ class ChangeLine(msgspec.Struct):
     what: str
     reason: str
     """Why, in a sentence."""
-    details: str
-    """The reason as it was recorded, with its numbers; empty where `reason` is the same."""
     by: str
     applied: bool
     predicted: str = ""
@@ -75,15 +73,13 @@ def _number(value: object) -> float:
 
 
 def _line(change: Change, what: str) -> ChangeLine:
-    reason = of_change(change)
     return ChangeLine(
         id=change.id,
         time_unix_s=change.time_unix_s,
         pool=change.pool,
         target=change.target,
         what=what,
-        reason=reason,
-        details="" if reason == change.why else change.why,
+        reason=of_change(change),
         by=who(change),
         applied=change.applied,
         predicted=expected(change),

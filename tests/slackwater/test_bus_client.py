@@ -201,6 +201,7 @@ ANY_BYTES = {
     "a long reply": pub(b"x" * 3900, GOOD),
     "an inbox that is none": pub(b"_INBOX.\xff", GOOD),
     "a subject that is no UTF-8": pub(b"", GOOD, SUBJECT + b"\xff\xfe"),
+    "a subject with a letter that is none": pub(b"", GOOD, SUBJECT + b".\xe1\x9d\x9d"),
     "a subject with an escape": pub(b"", GOOD, SUBJECT + b".\x1b[2J\x0b"),
     "no data": pub(b"", b""),
     "data that look like the protocol": pub(b"", b"\r\nPING\r\n-ERR\r\nMSG a\r\n"),

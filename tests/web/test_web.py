@@ -83,7 +83,6 @@ def test_the_page_has_the_table_without_a_script(client: FlaskClient, journal: J
     slowed = "a noisy neighbour slows it"
     assert page.fields["why"] == [f"{slowed}, so it gets weight 0 instead of 100", ""]
     assert page.fields["reason"] == ["interference: run delay 14x"]
-    assert page.fields["details"] == ["interference: run delay 14x", "", ""]
     assert page.stands["state"] == "acting"
 
 
@@ -142,7 +141,6 @@ def test_names_and_reasons_with_markup_stay_text(tmp_path: Path, client: FlaskCl
     answer = client.get("/").text
     assert "<script>alert" not in answer
     page = Texts(answer)
-    assert page.fields["details"][0] == MARKUP
     assert page.fields["reason"][-1] == MARKUP
     assert Texts(client.get("/pools/web").text).fields["sentence"] == [MARKUP]
     assert page.fields["node"][3] == MARKUP
@@ -152,7 +150,7 @@ def test_names_and_reasons_with_markup_stay_text(tmp_path: Path, client: FlaskCl
         if tag == "script"
     )
     event = json.loads(JournalReader(settings_in(tmp_path), lambda: T0).event_json())
-    assert event["pools"][0]["rows"][0]["details"] == MARKUP, "as data; the script sets it as text"
+    assert event["pools"][0]["changes"][0]["reason"] == MARKUP, "as data; the script sets it as text"
 
 
 def test_the_scripts_never_write_markup() -> None:

@@ -65,8 +65,6 @@ class ShownRow(msgspec.Struct):
     cpu_share: float
     why: str
     """The reason in a sentence."""
-    details: str
-    """The reason with its numbers; empty where `why` is all."""
 
 
 class ShownPercentiles(msgspec.Struct):
@@ -243,7 +241,6 @@ def _row(row: Row, view: PoolStatus, now_unix_s: float) -> ShownRow:
         cpu=percent(row.cpu),
         cpu_share=min(1.0, row.cpu or 0.0),
         why=row.summary,
-        details="" if row.why == row.summary else row.why,
     )
 
 

@@ -138,7 +138,7 @@ def why(node: str, client: ControllerClient, pool_name: str | None, at_unix_s: f
         for row in rows:
             if row.full_weight != row.baseline:
                 calm = f"its weight in calm is {row.full_weight} of {row.baseline}"
-                click.echo(f"{node} ({pool}): {calm}; now: {row.why}")
+                click.echo(f"{node} ({pool}): {calm}; now: {row.summary}")
         recent = client.changes(pool, GOVERNOR_LOOKS_AT, client.now_unix_s() - GOVERNOR_LOOK_BACK_S)
         servers = {node, *(row.server for row in rows)}
         came_up = [change for change in recent if change.cause in ("away", "warm_up") and change.target in servers]

@@ -311,6 +311,6 @@ class GuardedClient(Client):
 
 
 def _text(subject: bytes) -> str:
-    """A subject as text. One that is no UTF-8 becomes a text that is no message's subject."""
-    text = subject.decode("utf-8", "backslashreplace")
+    """A subject as printable text. One that is no ASCII becomes a text that is no message's subject."""
+    text = subject.decode("ascii", "backslashreplace")
     return text if text.isprintable() else plain_text(text)
