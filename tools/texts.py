@@ -2,8 +2,8 @@
 
 These are strings of at least three words in the code of page, commands, detector, lbengine and the controller's other
 parts (reasons, errors, log lines, help), the text of the page's templates and scripts, what the programs of the node
-print, and what alerts mail. Docstrings are for developers and are left out, but for those of commands, which are their
-help; so is what is SQL. In a text `{...}` stands for a value.
+print, and what alerts mail. Docstrings and comments are for developers and are left out, but for those of commands,
+which are their help; so is what is SQL. Packages and playbooks are not read. In a text `{...}` stands for a value.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("slackwater", "detector", "lbengine", "web", "monitor/src", "node/src", "sniffer/src", "wsengine/src")
 KINDS = ("py", "html", "js", "rs", "yml")
 LEFT_OUT = re.compile(r"web/static/vendor/|/tests?[./]|_test\.yml$")
+SHOWN_ATTRIBUTES = ("alt", "aria-label", "placeholder", "title")
+CLAP = re.compile(r"#\[derive\(.*\b(Parser|Args|Subcommand|ValueEnum)\b")
+"""Before a type of Rust whose comments are the help of a command, as is the comment before it."""
 SQL = re.compile(r"\s*(SELECT|INSERT|DELETE|UPDATE|CREATE|ALTER|DROP|PRAGMA|WITH|BEGIN|VACUUM) ")
 LEAST_WORDS = 3
+MAKES_A_COMMAND = re.compile(r"\b(command|group)\b")
 WORD = re.compile(r"[A-Za-z]{2,}")
 
 
@@ -63,26 +67,37 @@ def _of_python(source: str) -> Iterator[tuple[int, str]]:
 def _help(tree: ast.AST) -> Iterator[int]:
     """The docstrings that a command prints: those of functions with a decorator of click."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and any("command" in ast.unparse(mark) for mark in node.decorator_list):
+        if isinstance(node, ast.FunctionDef) and any(
+            MAKES_A_COMMAND.search(ast.unparse(mark)) for mark in node.decorator_list
+        ):
             first = node.body[0]
             if isinstance(first, ast.Expr):
                 yield id(first.value)
 
 
 def _of_template(source: str) -> list[tuple[int, str]]:
-    """The text between tags; what Jinja fills in is `{...}`."""
-    plain = re.sub(
-        r"\{[{%#].*?[}%#]\}", lambda made: "{...}" if made[0].startswith("{{") else "", source, flags=re.DOTALL
-    )
+    """The text between tags and in shown attributes, with `{...}` for what Jinja fills in; and Jinja's own strings."""
+    chosen: list[tuple[int, str]] = []
+
+    def filled(made: re.Match[str]) -> str:
+        if not made[0].startswith("{#"):
+            line = source.count("\n", 0, made.start()) + 1
+            chosen.extend((line, string[1]) for string in re.finditer(r'"([^"]*)"', made[0]))
+        return ("{...}" if made[0].startswith("{{") else "") + "\n" * made[0].count("\n")
+
     parser = _Template()
-    parser.feed(plain)
-    return parser.kept
+    parser.feed(re.sub(r"\{[{%#].*?[}%#]\}", filled, source, flags=re.DOTALL))
+    return parser.kept + chosen
 
 
 class _Template(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.kept: list[tuple[int, str]] = []
+
+    def handle_starttag(self, _tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Keeps the attributes that a person sees or hears."""
+        self.kept += [(self.getpos()[0], text) for name, text in attrs if text and name in SHOWN_ATTRIBUTES]
 
     def handle_data(self, data: str) -> None:
         """Keeps a text with its line."""
@@ -99,12 +114,30 @@ def _of_script(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _of_rust(source: str) -> Iterator[tuple[int, str]]:
-    """Strings of Rust, outside comments and tests."""
+    """Strings of Rust, outside comments and tests, and the help of commands."""
+    yield from _help_of_rust(source)
     literals = r"//[^\n]*|'(?:\\.|[^'\\])'|r#\"(?:.*?)\"#|\"((?:[^\"\\]|\\.)*)\""
     for found in re.finditer(literals, source.partition("#[cfg(test)]")[0], re.DOTALL):
         if found[1]:
             text = re.sub(r"\\\n\s*", "", found[1])
             yield source.count("\n", 0, found.start()) + 1, re.sub(r"\{[^}]*\}", "{...}", text)
+
+
+def _help_of_rust(source: str) -> Iterator[tuple[int, str]]:
+    """Each paragraph of the comments that a command prints."""
+    inside = False
+    before: list[tuple[int, str]] = []
+    for number, line in enumerate(source.splitlines(), 1):
+        comment = re.match(r" *///(.*)", line)
+        if comment and before and before[-1][1] and comment[1]:
+            before[-1] = before[-1][0], before[-1][1] + comment[1]
+        elif comment:
+            before.append((number, comment[1]))
+        elif CLAP.match(line) or inside:
+            yield from before
+            inside, before = line != "}", []
+        elif not line.startswith("#["):
+            before = []
 
 
 def _of_alerts(source: str) -> Iterator[tuple[int, str]]:

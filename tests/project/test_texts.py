@@ -19,6 +19,11 @@ def reason(times: float) -> str:
     return f"it waits {times:.0f} times as long {'since the last restart' if times else ''}"
 
 
+@click.group()
+def bus() -> None:
+    """Users and permissions of the bus."""
+
+
 @click.command()
 def week() -> None:
     """Show what a week was."""
@@ -27,6 +32,7 @@ PAGE = """<h1>{{ pool }}</h1>
 {# never shown to anybody #}
 <p>No servers on record.</p>
 <p>Slow since {{ since }} or so{% if late %}, which is late{% endif %}</p>
+<p title="What users feel" class="not of anybody">{{ age or "less than an hour" }}</p>
 """
 
 
@@ -36,7 +42,8 @@ def test_sentences_of_code_are_listed_with_their_lines_and_docstrings_are_not(tm
         (5, "its programs wait for a CPU"),
         (11, "it waits {...} times as long {...}"),
         (11, "since the last restart"),
-        (16, "Show what a week was."),
+        (16, "Users and permissions of the bus."),
+        (21, "Show what a week was."),
     ]
 
 
@@ -45,6 +52,8 @@ def test_the_text_of_a_template_is_listed_without_its_tags(tmp_path: Path) -> No
     assert [(text.line, text.text) for text in texts(tmp_path / "page.html", tmp_path)] == [
         (3, "No servers on record."),
         (4, "Slow since {...} or so, which is late"),
+        (5, "What users feel"),
+        (5, "less than an hour"),
     ]
 
 
@@ -57,6 +66,19 @@ const QUOTE: char = '"';
 fn reason() -> String {
     format!("no disk with a device \
              behind {name}")
+}
+/// Carry out Orders until the end.
+///
+/// Nothing is signed here.
+#[derive(Debug, Parser)]
+struct Command {
+    /// The file of settings.
+    file: PathBuf,
+}
+/// A comment about nothing again.
+struct Other {
+    /// Nor is this shown.
+    file: PathBuf,
 }
 #[cfg(test)]
 mod tests { const SHOWN: &str = "not shown to anybody"; }
@@ -72,6 +94,9 @@ def test_strings_of_scripts_and_of_the_programs_of_a_node_are_listed(tmp_path: P
     ]
     assert [(text.line, text.text) for text in texts(tmp_path / "disk.rs", tmp_path)] == [
         (4, "no disk with a device behind {...}"),
+        (7, "Carry out Orders until the end."),
+        (9, "Nothing is signed here."),
+        (12, "The file of settings."),
     ]
 
 
