@@ -120,6 +120,13 @@ def test_the_readme_is_one_page() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/decisions").glob("0*.md")), ids=lambda page: page.stem)
+def test_a_decision_is_short(page: Path) -> None:
+    """As docs/decisions/README.md says."""
+    text = [line for line in page.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    assert len(text) <= 15
+
+
 def test_each_term_of_the_glossary_is_explained_once() -> None:
     rows = re.findall(r"^\| (?!term \||---|use \|)([^|]+?) \|", prose(Path("docs/glossary.md")), re.MULTILINE)
     assert len(rows) > 60

@@ -76,7 +76,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "ask-samples": (
             "slackwater.controller.cli.operator_commands:ask_samples",
-            "Have a node's monitor send Samples often, for a time.",
+            "Have a node's monitor measure more often, for a time.",
         ),
         "ack": ("slackwater.controller.cli.operator_commands:acknowledge", "Acknowledge a node's episode in the log."),
     },

@@ -122,7 +122,10 @@ def mode(mode: Any, client: ControllerClient, pool_name: str | None, every: bool
 def pin(
     server: str, weight: int, for_s: float, client: ControllerClient, pool_name: str | None, why: str, as_json: bool
 ) -> None:
-    """Hold SERVER at WEIGHT, at most its baseline, for a time. The guard still limits it."""
+    """Hold SERVER at WEIGHT, at most its baseline, for a time.
+
+    Its weight stays higher where too many servers would be drained otherwise (`max_mitigated`), or the last one.
+    """
     send_to_one(client, pool_name, as_json, action="pin", why=why, target=server, weight=weight, for_s=for_s)
 
 
@@ -149,7 +152,7 @@ def end_episode(node: str, client: ControllerClient, pool_name: str | None, why:
 def ask_samples(
     node: str, for_s: float, client: ControllerClient, pool_name: str | None, why: str, as_json: bool
 ) -> None:
-    """Have NODE's monitor send Samples as often as in an event, for at most 60 s. No weight changes by that.
+    """Have NODE's monitor measure, and tell, as often as in an episode, for at most 60 s. No weight changes by that.
 
     The monitor's own settings say how often that is (`pace.event_s`). It goes back to its own pace by itself.
     """
@@ -180,7 +183,8 @@ def mark_episode(
 ) -> None:
     """Record what an episode of NODE was: its last one, or the one that went on at a time. Nothing else changes.
 
-    `deploy`, `backup` and `false_alarm` count as false alarms. A second mark replaces the first.
+    `deploy`, `backup` and `false_alarm` count as false alarms. `slackwater mark` is another thing: it labels recordings for
+    `train`. A second mark replaces the first.
     """
     pool, episode = client.episode(pool_name or pool_with(client, node), node, at_unix_s)
     if episode is None:

@@ -73,6 +73,8 @@ def mark(
 ) -> None:
     """Write down what is being done to a NODE (`*`: all nodes): a label for recordings of this time.
 
+    To say what an episode was, use `slackwater mark-episode`.
+
     KIND is the name of a noise (`dcopy`, `backup`, ...), which a detector should call `interference`; or one of
     `calm`, `load`, `deploy`, `reload`, `start`, `clock_step`, `flash_crowd`, `own_backup` (of the node itself; no
     neighbour, all calm), `overload`, `all_slow`, `slow_database`.
