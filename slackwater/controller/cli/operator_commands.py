@@ -183,8 +183,9 @@ def mark_episode(
 ) -> None:
     """Record what an episode of NODE was: its last one, or the one that went on at a time. Nothing else changes.
 
-    `deploy`, `backup` and `false_alarm` count as false alarms. `slackwater mark` is another thing: it labels recordings for
-    `train`. A second mark replaces the first.
+    `deploy`, `backup` and `false_alarm` count as false alarms. A second mark replaces the first.
+
+    To label recordings for `train`, use `slackwater mark`.
     """
     pool, episode = client.episode(pool_name or pool_with(client, node), node, at_unix_s)
     if episode is None:
