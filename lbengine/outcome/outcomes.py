@@ -184,7 +184,9 @@ def _describe(move: Move, after_s: float, p95_ms: float | None, share: float | N
     first = move.first
     parts = ["the p95 is not known"]
     if first.rt_p95_ms is not None and p95_ms is not None:
-        expected = f" (expected {first.rt_p95_predicted_ms:.1f})" if first.rt_p95_predicted_ms is not None else ""
+        # What a higher weight would bring is predicted as if the server were still slow, and more requests decide that.
+        is_expected = lowers(first) and first.rt_p95_predicted_ms is not None
+        expected = f" (expected {first.rt_p95_predicted_ms:.1f})" if is_expected else ""
         parts = [f"p95 {first.rt_p95_ms:.1f} -> {p95_ms:.1f} ms{expected}"]
     if move.share is not None and share is not None:
         parts.append(f"its share of the requests {move.share:.0%} -> {share:.0%}")

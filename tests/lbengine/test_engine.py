@@ -605,6 +605,11 @@ def test_a_change_shows_what_p95_was_and_is_predicted_to_be_and_later_what_came_
     assert follow.after == pytest.approx(4.2, rel=0.05)
     assert re.match(r"p95 \d+\.\d -> 4\.\d ms \(expected \d+\.\d\)", follow.why)
     assert follow.why.endswith(", its share of the requests 33% -> 0%: 10 s after the weight went from 100 to 0")
+    for _ in range(40):
+        turn(site, 4.2, 4.2)
+    back = site.changes()[-1]
+    assert (back.what, back.target) == ("outcome", "host1")
+    assert "expected" not in back.why, "what was predicted of a higher weight is that of a slow server"
 
 
 def test_a_move_that_is_cut_short_is_reported_when_it_ends(site: DrivenHAProxy) -> None:

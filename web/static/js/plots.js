@@ -168,15 +168,13 @@ class Figure {
     const { series, focus, nodes } = this.stack;
     const most = this.cuts().reduce((a, b) => (a && a.most >= b.most ? a : b), null);
     setText(this.cut, most ? `▲ above the axis: ${most.node} ${this.signal.unit(most.most)}` : "");
-    const under = this.plot?.cursor.idx;
-    const slot = under ?? series.times.length - 1;
+    const slot = this.plot?.cursor.idx ?? series.times.length - 1;
     const named = focus.length > 0 ? focus.slice(0, 3) : nodes.slice(0, 3);
     const values = named.map((node) => {
       const value = series.column(node, this.signal.key)[slot];
       return `${node} ${value == null ? "–" : this.signal.unit(value)}`;
     });
-    const text = `${under == null ? "" : `${clock(series.times[slot])} · `}${values.join(" · ")}`;
-    setText(this.readout, text);
+    setText(this.readout, `${clock(series.times[slot])} · ${values.join(" · ")}`);
   }
 }
 
