@@ -122,10 +122,9 @@ class Lease:
         """
         return self.owner == "ours" and self._clock() - self._renewed_s >= LEASE_S / 2
 
-    @property
-    def carries_baseline(self) -> bool:
-        """Whether the written record has the baseline, so that the next holder can put it back."""
-        return self._stored is not None and self._stored.baseline == self.baseline
+    def carries(self, saved: Mapping[str, Baseline] | None) -> bool:
+        """Whether the written record has this baseline, so that the next holder can put it back."""
+        return self._stored is not None and self._stored.baseline == saved
 
     @property
     def is_another_controllers(self) -> bool:

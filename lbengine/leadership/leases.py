@@ -87,12 +87,11 @@ class Leases:
         """True when any of the leases is stale, as `Lease.stale`."""
         return self.owner == "ours" and any(lease.stale for lease in self._leases)
 
-    @property
-    def is_sure(self) -> bool:
-        """True when all leases are ours and none can have been taken over yet, and a later holder finds the baseline in
-        each record."""
+    def is_sure(self, saved: Mapping[str, Baseline] | None) -> bool:
+        """True when all leases are ours, none can have been taken over yet, and each record has the baseline that is
+        `saved` on our disk, for a later holder."""
         return self.owner == "ours" and all(
-            lease.owner == "ours" and not lease.stale and lease.carries_baseline for lease in self._leases
+            lease.owner == "ours" and not lease.stale and lease.carries(saved) for lease in self._leases
         )
 
     def _describe_other(self) -> str:

@@ -89,7 +89,7 @@ class Ownership:
         await self.step()
         if self.lease.owner == "unknown":
             raise BusError("the lease could not be taken: the key-value store does not answer in time")
-        self.engine.may_lower = lambda: self.lease.is_sure
+        self.engine.may_lower = lambda: self.lease.is_sure(store.saved)
         self._renewing = asyncio.create_task(self._renew())
 
     async def leave(self) -> None:

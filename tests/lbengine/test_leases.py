@@ -167,12 +167,12 @@ def test_who_stands_by_names_the_other_one_while_it_tries_to_take_over(store: St
 
 def test_an_owner_is_sure_of_it_while_nobody_can_have_taken_over(store: Store, clock: Clock) -> None:
     holder = leases(store, clock, "xy", "one")
-    assert not holder.is_sure
+    assert not holder.is_sure(None)
     owners(holder)
-    assert holder.is_sure
+    assert holder.is_sure(None)
     clock.now_s += LEASE_S / 2 + 0.01
     assert holder.owner == "ours"
-    assert not holder.is_sure
+    assert not holder.is_sure(None)
 
 
 def test_an_owner_is_not_sure_of_it_before_every_record_carries_the_baseline(store: Store, clock: Clock) -> None:
@@ -186,14 +186,15 @@ def test_an_owner_is_not_sure_of_it_before_every_record_carries_the_baseline(sto
             raise BusError("the store does not answer")
         return await put(key, value, revision)
 
+    assert not holder.is_sure(BASELINE), "what is on the disk counts, also before anybody asked for it to be kept"
     store.put = no_answer_for_y  # type: ignore[method-assign]
     with pytest.raises(BusError):
         asyncio.run(holder.keep(BASELINE, None))
     assert holder.owner == "ours"
-    assert not holder.is_sure
+    assert not holder.is_sure(BASELINE)
     store.put = put  # type: ignore[method-assign]
     owners(holder)
-    assert holder.is_sure, "the next renewal brought it"
+    assert holder.is_sure(BASELINE), "the next renewal brought it"
 
 
 @pytest.fixture

@@ -30,9 +30,9 @@ def test_every_invariant_holds_in_the_first_schedules() -> None:
     assert result.schedules == 400
 
 
-@pytest.mark.parametrize("seed", [90809, 98486, 100589, 102116, 19141, 22445, 29173, 44005, 85920])
+@pytest.mark.parametrize("seed", [90809, 98486, 100589, 102116, 19141, 22445, 29173, 44005, 71379, 85920])
 def test_every_invariant_holds_in_schedules_that_once_broke_one(seed: int) -> None:
-    """What each broke: docs/results/protocols.md."""
+    """Weights that stayed lowered, leases that nobody renewed, and what looked like it."""
     assert run_one(seed).broken == ""
 
 
@@ -96,7 +96,7 @@ def what_the_one_before_left_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def weights_are_lowered_without_looking_at_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Leases, "is_sure", True)
+    monkeypatch.setattr(Leases, "is_sure", lambda _leases, _saved: True)
 
 
 def the_node_ignores_the_sequence_of_orders(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,12 @@ def an_order_is_sent_before_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> N
         (a_message_that_was_on_its_way_is_taken_up, 500, "at the end host1 still has"),
         (an_order_is_sent_before_it_is_recorded, 100, "retune of . sends an Order that it has not recorded"),
         pytest.param(a_lease_is_believed_after_its_end, 5000, "two act", marks=pytest.mark.slow),
-        pytest.param(weights_are_lowered_without_looking_at_the_lease, 5000, "two act", marks=pytest.mark.slow),
+        pytest.param(
+            weights_are_lowered_without_looking_at_the_lease,
+            5000,
+            "two act|the weights at the end",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_defect_that_is_put_back_is_found(
