@@ -116,11 +116,6 @@ def test_a_clock_that_is_off_is_refused_in_words(site: Site) -> None:
 
 
 @on_debian_12
-def test_a_variable_by_its_name_of_before_is_refused_in_words(site: Site) -> None:
-    assert "has node_ports; " in fails_early(site, "-e", "node_ports=80")
-
-
-@on_debian_12
 def test_too_little_room_and_a_port_that_is_taken_are_refused_in_words(site: Site) -> None:
     assert "MiB are needed (slackwater_min_free_mib)" in fails_early(site, "-e", "slackwater_min_free_mib=99999999")
     assert "port 22 of lb1 is taken by sshd; the bus needs it" in fails_early(site, "-e", "slackwater_broker_port=22")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import os
 import signal
 import subprocess
 import sys
@@ -124,7 +125,8 @@ class LiveCluster:
         children = (state_dir.read_serve(self.state) or {})["children"]
         # The children first: a controller that goes on beside stopped ones takes them for hung.
         for pid in (*(children[name] for name in FROZEN), self.process.pid):
-            subprocess.run(["kill", "-CONT", str(pid)], check=True)
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.kill(pid, signal.SIGCONT)
 
     def stop(self) -> None:
         self._done.set()
