@@ -24,9 +24,14 @@ class EngineThread:
     def wait_for(self, coroutine: Coroutine[Any, Any, Result], within_s: float) -> Result:
         """Called from within the thread: has the event loop run a coroutine, and returns its result.
 
-        Raises TimeoutError after `within_s`. The coroutine goes on: one that never began would not be made up for.
+        A coroutine that takes longer than `within_s` is cancelled, and TimeoutError is raised.
         """
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(within_s)
+        running = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return running.result(within_s)
+        except TimeoutError:
+            running.cancel()
+            raise
 
     def shutdown(self) -> None:
         """Ends the thread. No work may follow."""

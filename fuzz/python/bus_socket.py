@@ -90,7 +90,7 @@ async def _heard(parts: list[bytes]) -> list[object]:
     while not subscription._pending_queue.empty():
         message = subscription._pending_queue.get_nowait()
         assert isinstance(message, client.Received)
-        assert message.subject.isascii()
+        assert message.subject.isprintable()
         assert message.reply == "" or message.reply.startswith("_INBOX.")
         assert message.size_bytes >= len(message.data)
         heard.append((message.subject, message.reply, message.data, message.headers, message.size_bytes))

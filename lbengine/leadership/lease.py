@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Mapping
-from typing import Literal, Protocol
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -90,9 +90,8 @@ class Lease:
         """The other lbengine has renewed its record since it was first seen."""
         self.taken_after_others = 0
         """How often the lease was taken from another lbengine that may live, cut off, without knowing of it yet."""
-        self.baseline: dict[str, Baseline] | None = None
-        """The baseline that the record carries: the weights to go back to, whoever stored them."""
-        self.baseline_id = ""
+        self._held: tuple[dict[str, Baseline] | None, str] = None, ""
+        """The baseline that the next record carries, and its id. Two threads set it, so both are set at once."""
         self.paused: Pause | None = None
         self._bucket = bucket
         self._clock = clock
@@ -122,9 +121,20 @@ class Lease:
         """
         return self.owner == "ours" and self._clock() - self._renewed_s >= LEASE_S / 2
 
-    def carries(self, saved: Mapping[str, Baseline] | None) -> bool:
-        """Whether the written record has this baseline, so that the next holder can put it back."""
-        return self._stored is not None and self._stored.baseline == saved
+    @property
+    def baseline(self) -> dict[str, Baseline] | None:
+        """The baseline that the record carries: the weights to go back to, whoever stored them."""
+        return self._held[0]
+
+    @property
+    def baseline_id(self) -> str:
+        """The id of that baseline; empty where there is none."""
+        return self._held[1]
+
+    @property
+    def carries_baseline(self) -> bool:
+        """Whether the written record has the baseline, so that the next holder can put it back."""
+        return self._stored is not None and self._stored.baseline == self.baseline
 
     @property
     def is_another_controllers(self) -> bool:
@@ -174,18 +184,24 @@ class Lease:
             return self.owner
 
     def hold(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, baseline_id: str = "") -> None:
-        """Sets the contents of the record for when it is next written."""
-        self.baseline, self.paused = None if baseline is None else dict(baseline), paused
-        self.baseline_id = "" if baseline is None else baseline_id
+        """Sets the contents of the record for when it is next written; from any thread."""
+        self.paused = paused
+        self._held = (None, "") if baseline is None else (dict(baseline), baseline_id)
 
-    async def keep(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, baseline_id: str = "") -> None:
-        """Writes baseline and pause into the record before it returns, if the lease is ours. They are on our disk
-        already.
+    def keep(
+        self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, baseline_id: str = ""
+    ) -> Coroutine[Any, Any, None]:
+        """Holds the contents, and returns the coroutine that writes them, if the lease is ours. They are on our disk
+        already. A coroutine may be given up before it has begun, and what is held is not.
 
-        Raises BusError.
+        The coroutine raises BusError.
         """
+        self.hold(baseline, paused, baseline_id)
+        return self.write_held()
+
+    async def write_held(self) -> None:
+        """Writes what is held into the record before it returns, if the lease is ours. Raises BusError."""
         async with self._one_at_a_time:
-            self.hold(baseline, paused, baseline_id)
             if self.owner == "ours" and not await self._write(self._revision, self._clock()):
                 raise BusError("somebody else has the lease now")
 
@@ -193,9 +209,8 @@ class Lease:
         """Gives the lease back, so that the next holder need not wait. `contested`: as in Record. Raises BusError."""
         async with self._one_at_a_time:
             if self.owner == "ours":
-                left = Record(
-                    baseline=self.baseline, baseline_id=self.baseline_id, paused=self.paused, contested=contested
-                )
+                baseline, baseline_id = self._held
+                left = Record(baseline=baseline, baseline_id=baseline_id, paused=self.paused, contested=contested)
                 await self._bucket.put(self.key, msgspec.json.encode(left), self._revision)
             self.owner = "unknown"
 
@@ -225,13 +240,14 @@ class Lease:
         # A record of our own is there when the answer to its writing got lost. Its contents are known.
         if record is not None and record.holder != self._me.holder:
             self.hold(record.baseline, record.paused, record.baseline_id)
-            self.taken_after_others += bool(record.holder or record.contested)
+            self.taken_after_others += bool(record.holder or record.contested or self.owner == "ours")
         await self._write(revision, now_s)
 
     async def _write(self, revision: int, now_s: float) -> bool:
-        record = msgspec.structs.replace(
-            self._me, baseline=self.baseline, baseline_id=self.baseline_id, paused=self.paused
-        )
+        baseline, baseline_id = self._held
+        record = msgspec.structs.replace(self._me, baseline=baseline, baseline_id=baseline_id, paused=self.paused)
+        if record != self._stored:  # its answer may get lost
+            self._stored = None
         written = await self._bucket.put(self.key, msgspec.json.encode(record), revision)
         if written is None:
             return False

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from slackwater.core.bus.bus import BusError
 from slackwater.core.machine import Process
@@ -63,10 +64,15 @@ class Leases:
             self.owner = "unknown"
         return self.owner
 
-    async def keep(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, baseline_id: str = "") -> None:
-        """Writes baseline and pause into every record before it returns, where the leases are ours. Raises BusError."""
-        keeping = (lease.keep(baseline, paused, baseline_id) for lease in self._leases)
-        kept = await asyncio.gather(*keeping, return_exceptions=True)
+    def keep(
+        self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, baseline_id: str = ""
+    ) -> Coroutine[Any, Any, None]:
+        """Holds the contents for every record, and returns the coroutine that writes them, as `Lease.keep`."""
+        self.hold(baseline, paused, baseline_id)
+        return self._write_held()
+
+    async def _write_held(self) -> None:
+        kept = await asyncio.gather(*(lease.write_held() for lease in self._leases), return_exceptions=True)
         for error in kept:
             if error is not None:
                 raise error
@@ -78,7 +84,7 @@ class Leases:
             await lease.release(contested)
 
     def hold(self, baseline: Mapping[str, Baseline] | None, paused: Pause | None, baseline_id: str = "") -> None:
-        """Sets the contents of the records for when they are next written."""
+        """Sets the contents of the records for when they are next written; from any thread."""
         for lease in self._leases:
             lease.hold(baseline, paused, baseline_id)
 
@@ -87,11 +93,12 @@ class Leases:
         """True when any of the leases is stale, as `Lease.stale`."""
         return self.owner == "ours" and any(lease.stale for lease in self._leases)
 
-    def is_sure(self, saved: Mapping[str, Baseline] | None) -> bool:
-        """True when all leases are ours, none can have been taken over yet, and each record has the baseline that is
-        `saved` on our disk, for a later holder."""
+    @property
+    def is_sure(self) -> bool:
+        """True when all leases are ours and none can have been taken over yet, and a later holder finds the baseline in
+        each record."""
         return self.owner == "ours" and all(
-            lease.owner == "ours" and not lease.stale and lease.carries(saved) for lease in self._leases
+            lease.owner == "ours" and not lease.stale and lease.carries_baseline for lease in self._leases
         )
 
     def _describe_other(self) -> str:

@@ -71,10 +71,13 @@ class Ownership:
         Raises BusError while nobody knows who has it.
         """
 
+        store = self.engine.store
+
         def mirror(baseline: Mapping[str, Baseline] | None) -> None:
             """Called in the engine's thread: the next holder must find the baseline before a weight is changed."""
+            keeping = self.lease.keep(baseline, self.engine.paused, store.id)
             try:
-                self._thread.wait_for(self._keep(baseline), KEPT_WITHIN_S)
+                self._thread.wait_for(keeping, KEPT_WITHIN_S)
             except (BusError, TimeoutError) as error:
                 log.warning(
                     "pool %s: the baseline weights are stored on this host, but not on the bus, where another"
@@ -83,13 +86,12 @@ class Ownership:
                     error,
                 )
 
-        store = self.engine.store
         self.lease.hold(store.load(), self.engine.paused, store.id)
         self.engine.store.mirror = mirror
         await self.step()
         if self.lease.owner == "unknown":
             raise BusError("the lease could not be taken: the key-value store does not answer in time")
-        self.engine.may_lower = lambda: self.lease.is_sure(store.saved)
+        self.engine.may_lower = lambda: self.lease.is_sure
         self._renewing = asyncio.create_task(self._renew())
 
     async def leave(self) -> None:
@@ -140,9 +142,6 @@ class Ownership:
                 " may still return to the baseline",
                 self.pool.name,
             )
-
-    async def _keep(self, baseline: Mapping[str, Baseline] | None) -> None:
-        await self.lease.keep(baseline, self.engine.paused, self.engine.store.id)
 
     async def _renew(self) -> None:
         while True:

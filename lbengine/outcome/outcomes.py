@@ -144,9 +144,10 @@ class ChangeOutcomes:
                 ended += self._follow_ups.add(made, self._now_s, self._shares.get(made.target))
         for move, after_s in ended:
             first, now_ms = move.first, self._now_ms
-            why = _describe(move, after_s, now_ms, self._shares.get(first.target))
+            # A higher weight is predicted as if the server were still slow, and more requests decide that.
+            predicted_ms = first.rt_p95_predicted_ms if lowers(first) else None
+            why = _describe(move, after_s, now_ms, predicted_ms, self._shares.get(first.target))
             made = self._writer.change("outcome", first.target, first.rt_p95_ms, now_ms, why, BY)
-            predicted_ms = first.rt_p95_predicted_ms
             self._writer.try_record(
                 msgspec.structs.replace(made, rt_p95_ms=now_ms, rt_p95_predicted_ms=predicted_ms, follows=first.id)
             )
@@ -179,14 +180,14 @@ def _with_forecast(made: Change, now_ms: float, predicted_ms: float | None) -> C
     return msgspec.structs.replace(made, rt_p95_ms=now_ms, rt_p95_predicted_ms=predicted_ms)
 
 
-def _describe(move: Move, after_s: float, p95_ms: float | None, share: float | None) -> str:
+def _describe(
+    move: Move, after_s: float, p95_ms: float | None, predicted_ms: float | None, share: float | None
+) -> str:
     """The outcome of a move in words: first what users felt, then how."""
     first = move.first
     parts = ["the p95 is not known"]
     if first.rt_p95_ms is not None and p95_ms is not None:
-        # What a higher weight would bring is predicted as if the server were still slow, and more requests decide that.
-        is_expected = lowers(first) and first.rt_p95_predicted_ms is not None
-        expected = f" (expected {first.rt_p95_predicted_ms:.1f})" if is_expected else ""
+        expected = "" if predicted_ms is None else f" (expected {predicted_ms:.1f})"
         parts = [f"p95 {first.rt_p95_ms:.1f} -> {p95_ms:.1f} ms{expected}"]
     if move.share is not None and share is not None:
         parts.append(f"its share of the requests {move.share:.0%} -> {share:.0%}")

@@ -145,14 +145,14 @@ staged("live", "changes can be filtered, searched and exported", async (fresh) =
   const page = await fresh();
   await page.goto("/changes");
   await page.getByLabel("What").selectOption("weight");
-  await page.getByLabel("Text of its record").fill("INTERFERENCE");
+  await page.getByLabel("Text, also of the CSV").fill("INTERFERENCE");
   await page.getByRole("button", { name: "Show" }).click();
   const rows = await page.locator("tbody tr").allTextContents();
   assert.ok(rows.length > 0 && rows.some((row) => row.includes("interference")));
   const csv = await page.request.get(await page.getByRole("link", { name: "CSV" }).getAttribute("href"));
   const [head, ...lines] = (await csv.text()).trim().split("\r\n");
   assert.match(head, /^time_utc,time_unix_s,pool,what/);
-  assert.equal(lines.length, rows.length);
+  assert.ok(lines.length >= rows.length);
   assert.ok(lines.every((line) => line.includes("interference")));
 });
 

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.lab,
     needs_lab,
     pytest.mark.slow,
-    pytest.mark.timeout(2400),
+    pytest.mark.timeout(4300),
     pytest.mark.usefixtures("nothing_before_and_after"),
 ]
 ORACLES = ("oracle",)

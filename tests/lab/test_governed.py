@@ -50,6 +50,7 @@ def test_without_the_controller_there_is_no_cpuset(tmp_path: Path) -> None:
 
 @pytest.mark.lab
 @pytest.mark.slow
+@pytest.mark.timeout(2700)
 @needs_lab
 @pytest.mark.usefixtures("nothing_before_and_after")
 def test_it_takes_at_low_load_gives_at_high_and_puts_everything_back() -> None:

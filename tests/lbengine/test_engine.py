@@ -610,6 +610,7 @@ def test_a_change_shows_what_p95_was_and_is_predicted_to_be_and_later_what_came_
     back = site.changes()[-1]
     assert (back.what, back.target) == ("outcome", "host1")
     assert "expected" not in back.why, "what was predicted of a higher weight is that of a slow server"
+    assert back.rt_p95_predicted_ms is None
 
 
 def test_a_move_that_is_cut_short_is_reported_when_it_ends(site: DrivenHAProxy) -> None:

@@ -133,6 +133,18 @@ def test_it_is_counted_how_often_it_was_taken_from_one_that_may_not_know_of_it_y
     assert second.taken_after_others == 2
 
 
+def test_a_lease_that_was_lost_and_given_back_within_a_step_was_another_ones_in_between(
+    store: Store, clock: Clock
+) -> None:
+    first, second = lease(store, clock, host="far"), lease(store, clock, "/two")
+    owners(first, second)
+    clock.now_s += LEASE_S + 0.01  # the first is frozen
+    assert owners(second) == ["ours"]
+    asyncio.run(second.release())
+    assert owners(first) == ["ours"]
+    assert first.taken_after_others == 1
+
+
 def test_without_the_store_nobody_knows_and_an_owner_stays_one_for_the_lease(store: Store, clock: Clock) -> None:
     first, second = lease(store, clock), lease(store, clock, "/two", host="other")
     owners(first, second)

@@ -167,12 +167,12 @@ def test_who_stands_by_names_the_other_one_while_it_tries_to_take_over(store: St
 
 def test_an_owner_is_sure_of_it_while_nobody_can_have_taken_over(store: Store, clock: Clock) -> None:
     holder = leases(store, clock, "xy", "one")
-    assert not holder.is_sure(None)
+    assert not holder.is_sure
     owners(holder)
-    assert holder.is_sure(None)
+    assert holder.is_sure
     clock.now_s += LEASE_S / 2 + 0.01
     assert holder.owner == "ours"
-    assert not holder.is_sure(None)
+    assert not holder.is_sure
 
 
 def test_an_owner_is_not_sure_of_it_before_every_record_carries_the_baseline(store: Store, clock: Clock) -> None:
@@ -186,15 +186,17 @@ def test_an_owner_is_not_sure_of_it_before_every_record_carries_the_baseline(sto
             raise BusError("the store does not answer")
         return await put(key, value, revision)
 
-    assert not holder.is_sure(BASELINE), "what is on the disk counts, also before anybody asked for it to be kept"
+    given_up = holder.keep(BASELINE, None)
+    assert not holder.is_sure, "before the coroutine has begun, which may be given up"
+    given_up.close()
     store.put = no_answer_for_y  # type: ignore[method-assign]
     with pytest.raises(BusError):
         asyncio.run(holder.keep(BASELINE, None))
     assert holder.owner == "ours"
-    assert not holder.is_sure(BASELINE)
+    assert not holder.is_sure
     store.put = put  # type: ignore[method-assign]
     owners(holder)
-    assert holder.is_sure(BASELINE), "the next renewal brought it"
+    assert holder.is_sure, "the next renewal brought it"
 
 
 @pytest.fixture

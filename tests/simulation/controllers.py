@@ -101,6 +101,8 @@ class SimulatedThread(EngineThread):
         def expired() -> None:
             nonlocal is_late
             is_late = True
+            for task in tasks:
+                task.cancel()
             strand.waker()
 
         process.call_soon(begin)

@@ -96,7 +96,11 @@ def what_the_one_before_left_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def weights_are_lowered_without_looking_at_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Leases, "is_sure", lambda _leases, _saved: True)
+    monkeypatch.setattr(Leases, "is_sure", True)
+
+
+def what_a_record_carries_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lease, "carries_baseline", True)
 
 
 def the_node_ignores_the_sequence_of_orders(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,6 +145,7 @@ def an_order_is_sent_before_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> N
         (a_message_that_was_on_its_way_is_taken_up, 500, "at the end host1 still has"),
         (an_order_is_sent_before_it_is_recorded, 100, "retune of . sends an Order that it has not recorded"),
         pytest.param(a_lease_is_believed_after_its_end, 5000, "two act", marks=pytest.mark.slow),
+        pytest.param(what_a_record_carries_is_not_looked_at, 5000, "the weights at the end", marks=pytest.mark.slow),
         pytest.param(
             weights_are_lowered_without_looking_at_the_lease,
             5000,
