@@ -180,9 +180,7 @@ def _with_forecast(made: Change, now_ms: float, predicted_ms: float | None) -> C
     return msgspec.structs.replace(made, rt_p95_ms=now_ms, rt_p95_predicted_ms=predicted_ms)
 
 
-def _describe(
-    move: Move, after_s: float, p95_ms: float | None, predicted_ms: float | None, share: float | None
-) -> str:
+def _describe(move: Move, after_s: float, p95_ms: float | None, predicted_ms: float | None, share: float | None) -> str:
     """The outcome of a move in words: first what users felt, then how."""
     first = move.first
     parts = ["the p95 is not known"]
