@@ -168,13 +168,15 @@ class Figure {
     const { series, focus, nodes } = this.stack;
     const most = this.cuts().reduce((a, b) => (a && a.most >= b.most ? a : b), null);
     setText(this.cut, most ? `▲ above the axis: ${most.node} ${this.signal.unit(most.most)}` : "");
-    const slot = this.plot?.cursor.idx ?? series.times.length - 1;
+    const under = this.plot?.cursor.idx;
+    const slot = under ?? series.times.length - 1;
     const named = focus.length > 0 ? focus.slice(0, 3) : nodes.slice(0, 3);
     const values = named.map((node) => {
       const value = series.column(node, this.signal.key)[slot];
       return `${node} ${value == null ? "–" : this.signal.unit(value)}`;
     });
-    setText(this.readout, `${clock(series.times[slot])} · ${values.join(" · ")}`);
+    const text = `${under == null ? "" : `${clock(series.times[slot])} · `}${values.join(" · ")}`;
+    setText(this.readout, text);
   }
 }
 
