@@ -187,7 +187,7 @@ class Writer:
         """The changes that may be made now: while the balancer is not surely ours none that lowers a value."""
         if not self.acting or self._may_lower() or not any(map(lowers, changes)):
             return changes
-        return _without_lowering(changes, "the lease is not renewed, or does not carry the baseline yet", remarks)
+        return _without_lowering(changes, "the lease on the balancer is not renewed, or has no baseline yet", remarks)
 
     def _send(self, changes: Sequence[Change]) -> None:
         tried = set(self._pending)
