@@ -43,9 +43,8 @@ pytestmark = [
 ]
 SECONDS = 12.0
 NOISY = "host1"
-FACTOR = 2.5
-"""Between estimate and measurement, at the median: beyond it the estimate is wrong on a busy machine, too. The goal of
-1.5 is for a quiet one: docs/results/static-weights-estimate.md."""
+FACTOR = 1.5
+"""Between estimate and measurement, at the median."""
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,5 @@ def test_a_busy_guest_finds_the_time_that_its_host_gives_to_others(tmp_path: Pat
     assert sample["cpu"]["steal"] == 0.0, "QEMU reports none"
     assert true_share > 0.2, "the neighbour takes about half"
     # QEMU's own thread for timers waits as well, so it may find more.
-    assert 0.7 * true_share < gaps["lost_share"], (gaps, true_share)
-    assert 1.0 - gaps["lost_share"] > 0.15 * (1.0 - true_share), (gaps, true_share)
+    assert 0.7 * true_share < gaps["lost_share"] < true_share + 0.25, (gaps, true_share)
     assert gaps["longest_ms"] > 1.0
