@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from slackwater.controller.cli.detector_commands import describe, progress, write_report
+from slackwater.core import stopping
 from slackwater.core.config import ControllerSettings, load
 from slackwater.core.files import bytes_of, write_whole
 from slackwater.core.options import Number, config_option, pool_option
-from slackwater.core.stopping import on_stop
 from slackwater.detector.recordings.recording import read
 from slackwater.detector.train import calibrate as calibrating
 from slackwater.detector.train.calibrate import CalibrationError, NoiseSchedule, StopLimits
@@ -87,7 +87,7 @@ def calibrate(
     if not yes:
         click.confirm("Begin?", abort=True, err=True)
     try:
-        files = asyncio.run(_interruptible(settings, pool, schedule, limits, out))
+        files = stopping.run(_interruptible(settings, pool, schedule, limits, out))
     except CalibrationError as error:
         kept = ", ".join(str(file) for file in sorted(out.glob("*.parquet")))
         raise CalibrationError(f"{error}{f'; recorded so far: {kept}' if kept else ''}") from None
@@ -116,7 +116,7 @@ async def _interruptible(
             settings.controller_bus, pool, schedule, limits, out, lambda text: click.echo(text, err=True)
         )
     )
-    on_stop(work.cancel)
+    stopping.on_stop(work.cancel)
     try:
         return await work
     except asyncio.CancelledError:

@@ -16,11 +16,11 @@ import msgspec
 
 from slackwater.controller.cli.clients import login_name
 from slackwater.controller.supervise.parts import read_settings
+from slackwater.core import stopping
 from slackwater.core.config import ConfigError, ControllerSettings, PoolSettings, load
 from slackwater.core.last_settings import load_or_last
 from slackwater.core.messages import Change, plain_text
 from slackwater.core.options import all_pools_option, config_option, json_option, pool_option, tell, why_option
-from slackwater.core.stopping import on_stop
 
 settings_fd_option = click.option(
     "--settings-fd", type=int, hidden=True, help="Descriptor of the settings in force, from `serve`."
@@ -74,7 +74,7 @@ def run(name: str, config_path: Path, settings_fd: int | None) -> None:
     keep_files_private()
     settings = load(config_path) if settings_fd is None else read_settings(settings_fd, config_path)
     service = importlib.import_module(SERVICES[name])
-    asyncio.run(_until_stopped(service.run, settings))
+    stopping.run(_until_stopped(service.run, settings))
 
 
 @click.command(name="try-settings", hidden=True, epilog="Example: slackwater try-settings --part lbengine --pool web")
@@ -97,7 +97,7 @@ def try_settings(
 async def _until_stopped(service: Callable[[ControllerSettings], Any], settings: ControllerSettings) -> None:
     """SIGTERM cancels the service, unless it puts its own handler in place of this one."""
     task = asyncio.ensure_future(service(settings))
-    on_stop(task.cancel)
+    stopping.on_stop(task.cancel)
     try:
         await task
     except asyncio.CancelledError:

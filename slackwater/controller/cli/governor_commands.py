@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 from pathlib import Path
 from typing import get_args
@@ -11,6 +10,7 @@ import click
 import msgspec
 
 from slackwater.controller.cli.added import place_of
+from slackwater.core import stopping
 from slackwater.core.config import load
 from slackwater.core.config.node_changes import GovernorPolicy
 from slackwater.core.extras import installed_by
@@ -82,4 +82,4 @@ def run(
     if act and not any(candidate.mode == "act" for candidate in settings.pool if pool in (None, candidate)):
         raise GovernorError('the pool only observes; the governor acts in pools with `mode = "act"`')
     name = pool.name if pool is not None else None
-    asyncio.run(service.run(settings, only=name, target_ms=target_ms, tell=click.echo, for_s=for_s))
+    stopping.run(service.run(settings, only=name, target_ms=target_ms, tell=click.echo, for_s=for_s))

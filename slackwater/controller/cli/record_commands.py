@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from slackwater.core import stopping
 from slackwater.core.config import load
 from slackwater.core.messages import Sample
 from slackwater.core.options import Number, config_option, json_option, pool_option, tell
-from slackwater.core.stopping import stop_event
 from slackwater.detector.recordings import live, marks
 
 
@@ -35,13 +34,13 @@ def record(
     live.check(out, folder)
 
     async def main() -> list[Sample]:
-        stop = stop_event()
+        stop = stopping.stop_event()
         begun = f"recording pool {pool}; Ctrl-C ends it and writes {out}"
         return await live.collect(
             settings.controller_bus, pool, seconds, stop, lambda text: click.echo(text, err=True), begun
         )
 
-    heard = asyncio.run(main())
+    heard = stopping.run(main())
     left_out: list[str] = []
     made = live.save(out, heard, pool, folder, about or f"pool {pool}, live", left_out)
     for fault in left_out:
