@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.lab,
     needs_lab,
     pytest.mark.slow,
+    pytest.mark.alone,
     pytest.mark.timeout(4300),
     pytest.mark.usefixtures("nothing_before_and_after"),
 ]
@@ -44,12 +45,9 @@ def test_one_policy_of_each_kind_runs_and_leaves_its_recording(tmp_path: Path) -
     out, data = tmp_path / "compared", tmp_path / "data.jsonl"
     asked = ["compare", "--out", str(out), "--data", str(data), "--scenario", "one", "--rounds", "1"]
     asked += [part for name in POLICIES for part in ("--policy", name)]
-    for _ in range(3):  # a run in which this machine was too busy does not count, and is played again
-        done = run_lab(*asked, "--json", "-", timeout_s=1400.0)
-        assert done.returncode == 0, done.stderr
-        result = json.loads(done.stdout)
-        if result["complete"]:
-            break
+    done = run_lab(*asked, "--json", "-", timeout_s=1400.0)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
     assert result["complete"]
     assert result["capacity_rps"][0] > 0
     cells = {cell["policy"]: cell for cell in result["cells"]}

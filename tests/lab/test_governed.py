@@ -50,21 +50,19 @@ def test_without_the_controller_there_is_no_cpuset(tmp_path: Path) -> None:
 
 @pytest.mark.lab
 @pytest.mark.slow
-@pytest.mark.timeout(2700)
+@pytest.mark.alone
+@pytest.mark.timeout(1000)
 @needs_lab
 @pytest.mark.usefixtures("nothing_before_and_after")
 def test_it_takes_at_low_load_gives_at_high_and_puts_everything_back() -> None:
-    for _ in range(3):  # on a machine that is busy with other tests response times are long, and nothing is taken
-        done = run_lab("governor", "--seconds", "20", "--json", "-", timeout_s=900)
-        assert done.returncode == 0, done.stderr
-        result = json.loads(done.stdout)
-        without, governed = result["phases"]["without"], result["phases"]["with"]
-        own = result["without_governor"]
-        assert all(phase["last"] == own for phase in without)
-        low, high, again = governed
-        if takes := all(host["quota_cores"] < own[0]["quota_cores"] for host in low["last"]):
-            break
-    assert takes
+    done = run_lab("governor", "--seconds", "20", "--json", "-", timeout_s=900)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    without, governed = result["phases"]["without"], result["phases"]["with"]
+    own = result["without_governor"]
+    assert all(phase["last"] == own for phase in without)
+    low, high, again = governed
+    assert all(host["quota_cores"] < own[0]["quota_cores"] for host in low["last"])
     assert high["cpu_cores_mean"] > again["cpu_cores_mean"]
     assert {change["cause"] for change in result["changes"] if change["by"] == "governor"} == {"governor"}
     assert sum(phase["errors"] for phase in governed) == 0

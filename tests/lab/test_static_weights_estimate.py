@@ -38,6 +38,7 @@ pytestmark = [
     pytest.mark.lab,
     needs_lab,
     pytest.mark.slow,
+    pytest.mark.alone,
     pytest.mark.timeout(3600),
     pytest.mark.usefixtures("nothing_before_and_after"),
 ]

@@ -17,7 +17,7 @@ from tests.support.paths import ROOT
 from tests.support.qemu_guest import Guest, GuestSettings, missing
 
 # A guest boots and is watched for 20 s.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 SECONDS = 20
 MONITOR = ROOT / "target/release/slackwater-monitor"

@@ -1,4 +1,5 @@
-"""In a run of several processes the tests of one file, and all that use the machine, are in one of them."""
+"""In a run of several processes the tests of one file, and all that use the machine, are in one of them, and tests that
+must be alone are."""
 
 from __future__ import annotations
 
@@ -20,21 +21,58 @@ def test_it(n): Path(os.environ["TOLD"]).open("a").write(f"{kind} {{os.environ['
 """
 
 
-def test_tests_that_belong_together_are_run_by_one_process(tmp_path: Path) -> None:
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = lab: the machine\n")
-    (tmp_path / "conftest.py").write_text("from tests.support.side_by_side import register as pytest_configure\n")
-    for n in range(6):
-        machine = n % 2 == 0
-        text = TESTS.format(marks="@pytest.mark.lab" if machine else "", kind="machine" if machine else f"file{n}")
-        (tmp_path / f"test_{n}.py").write_text(text)
-    record = tmp_path / "told"
+ALONE = """\
+import os, time
+from pathlib import Path
+import pytest
+
+RUNNING = Path(os.environ["TOLD"])
+
+@pytest.mark.parametrize("n", range(10))
+{marks}
+def test_it(n):
+    mine = RUNNING / f"{kind}.{{os.environ['PYTEST_XDIST_WORKER']}}"
+    mine.touch()
+    try:
+        for _ in range(20):
+            others = {{file.name for file in RUNNING.iterdir()}} - {{mine.name}}
+            assert not any("{kind}" == "alone" or name.startswith("alone") for name in others), others
+            if others:
+                (RUNNING.parent / "together").touch()
+            time.sleep(0.001)
+    finally:
+        mine.unlink()
+"""
+
+
+def run(folder: Path, tests: list[str], told: Path) -> None:
+    """These files of tests, by two processes. Raises CalledProcessError when one fails."""
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  lab: the machine\n  alone: no other\n")
+    (folder / "conftest.py").write_text("from tests.support.side_by_side import register as pytest_configure\n")
+    for n, text in enumerate(tests):
+        (folder / f"test_{n}.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "--numprocesses=2", "--dist=loadgroup", "-p", "no:cacheprovider"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment |= {"PYTHONPATH": str(ROOT), "TOLD": str(record)}
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True, stdout=subprocess.DEVNULL)
+    environment |= {"PYTHONPATH": str(ROOT), "TOLD": str(told)}
+    subprocess.run(command, cwd=folder, env=environment, check=True)
+
+
+def test_tests_that_belong_together_are_run_by_one_process(tmp_path: Path) -> None:
+    machine = TESTS.format(marks="@pytest.mark.lab", kind="machine")
+    tests = [machine if n % 2 == 0 else TESTS.format(marks="", kind=f"file{n}") for n in range(6)]
+    record = tmp_path / "told"
+    run(tmp_path, tests, record)
     lines = record.read_text().splitlines()
     assert len(lines) == 24
     kinds = ("machine", "file1", "file3", "file5")
     by_kind = {kind: {line for line in lines if line.startswith(kind)} for kind in kinds}
     assert {kind: len(workers) for kind, workers in by_kind.items()} == dict.fromkeys(kinds, 1)
     assert len({line.split()[1] for line in lines}) == 2, "both processes had work"
+
+
+def test_while_one_that_must_be_alone_runs_no_other_does(tmp_path: Path) -> None:
+    alone = ALONE.format(marks="@pytest.mark.alone", kind="alone")
+    running = tmp_path / "running"
+    running.mkdir()
+    run(tmp_path, [alone if n == 2 else ALONE.format(marks="", kind="other") for n in range(6)], running)
+    assert (tmp_path / "together").exists(), "the others run side by side"

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 MACHINE = "machine"
 """Those that use what a machine has once: the lab's names, its cgroups, the IP_VS guest, the hosts of the rollout."""
+FOLDER = "slackwater_turns"
 FIXTURES = {"running_guest"}
 
 
 def register(config: pytest.Config) -> None:
     """In one process nothing changes."""
-    if config.pluginmanager.hasplugin("xdist"):
-        config.pluginmanager.register(Groups())
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    config.pluginmanager.register(Groups())
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(Turns(Path(config.workerinput[FOLDER])))
+    else:
+        config.pluginmanager.register(PlaceOfTurns())
 
 
 class Groups:
@@ -26,3 +39,38 @@ class Groups:
 
 def _uses_machine(item: pytest.Item) -> bool:
     return item.get_closest_marker("lab") is not None or not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+class PlaceOfTurns:
+    """A plugin of the process that starts the others: it gives all of them one folder."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="slackwater-turns-")
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput[FOLDER] = self.folder.name
+
+    def pytest_unconfigure(self) -> None:
+        self.folder.cleanup()
+
+
+class Turns:
+    """A plugin. While a test that is marked `alone` runs, the other processes wait before their next test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.door, self.room = folder / "door", folder / "room"
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-timeout's, which shall not count the waiting
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        with self.turn(alone=item.get_closest_marker("alone") is not None):
+            return (yield)
+
+    @contextmanager
+    def turn(self, *, alone: bool) -> Iterator[None]:
+        """Whoever waits for an empty room holds the door, so that nobody else goes in before it."""
+        with self.room.open("w") as room:
+            with self.door.open("w") as door:
+                fcntl.flock(door, fcntl.LOCK_EX)
+                fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+            yield
