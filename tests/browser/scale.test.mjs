@@ -53,6 +53,6 @@ test("values read as people write them", () => {
   assert.deepEqual([0, 3.25, 1234].map((value) => plain(value, "/s")), ["0/s", "3.25/s", "1.23 k/s"]);
   assert.deepEqual([0, 0.4, 62, 999.6, 1200, 97_000, 3_600_000].map(milliseconds), ["0", "0.4 ms", "62 ms", "1 s", "1.2 s", "97 s", "3,600 s"]);
   assert.deepEqual([0, 0.0012, 14.2].map(seconds), ["0", "1.2 ms", "14.2 s"]);
-  assert.deepEqual([0, 0.5, 1].map(percent), ["0 %", "50 %", "100 %"]);
+  assert.deepEqual([0, 0.5, 1].map(percent), ["0%", "50%", "100%"]);
   for (let power = -12; power < 16; power += 1) assert.doesNotMatch(`${plain(3 * 10 ** power)}${milliseconds(3 * 10 ** power)}`, /e[+-]/);
 });

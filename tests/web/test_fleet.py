@@ -105,7 +105,7 @@ def test_load_is_shown_as_a_share_of_that_in_calm_where_weights_set_shares(tmp_p
         return {server.node: server.load for server in Fleet(reader).event().servers}
 
     journal.record(*site())
-    assert loads() == {"web1": "60 %", "web2": "120 %", "web10": "120 %", "shop1": "100 %"}
+    assert loads() == {"web1": "60%", "web2": "120%", "web10": "120%", "shop1": "100%"}
     journal.record(*site("leastconn"))
     assert loads() == {"web1": NOTHING, "web2": NOTHING, "web10": NOTHING, "shop1": NOTHING}
 
@@ -151,7 +151,7 @@ def test_the_table_says_what_the_picture_shows(client: FlaskClient) -> None:
     page = client.get("/fleet?last=1h").text
     details = page.partition("<details>")[2].partition("</details>")[0]
     assert details.count("<tr>") == 1 + 11 + 2, "the head, minutes of web1, minutes of shop1"
-    assert "50 %" in details
+    assert "50%" in details
 
 
 def test_each_narrower_map_holds_a_cell_of_the_wider_one() -> None:

@@ -69,13 +69,13 @@ def test_the_page_has_the_table_without_a_script(client: FlaskClient, journal: J
     page = Texts(answer.text)
     assert page.fields["headline"] == ["1 of 2 calm; web1 is beside a noisy neighbour"]
     assert page.fields["node"] == ["web1", "web1", "web2"], "the episode that goes on comes first"
-    assert page.fields["done"] == ["weight 100 → 0, it gets 50 % of the requests"]
+    assert page.fields["done"] == ["weight 100 → 0, it gets 50% of the requests"]
     assert page.fields["helped"] == ["not known yet: it is measured 10 s after a change"]
     assert page.fields["word"] == ["interference", "interference", "calm"]
     assert page.fields["since"] == ["42 s", "42 s"]
     assert page.fields["weight"] == ["0 / 100", "100 / 100"]
     assert page.fields["p95"] == ["44 ms", "62 ms", "4.5 ms"], "of the users, then of the servers"
-    assert page.fields["cpu"] == ["40 %", "40 %"]
+    assert page.fields["cpu"] == ["40%", "40%"]
     assert len(page.fields["p50"]) == 2
     assert len(page.fields["p99"]) == 3, "of the users, then of the servers"
     assert answer.text.count(" data-cpu>") == 2, "a pool without it has no column for it"

@@ -123,4 +123,4 @@ def _during(seconds_by_cause: dict[str, int]) -> str:
 
 
 def _share(value: float | None) -> str:
-    return NOTHING if value is None else f"{100 * value:.1f} %"
+    return NOTHING if value is None else f"{100 * value:.1f}%"

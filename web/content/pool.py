@@ -331,7 +331,7 @@ def share_of(weight: int | None, baseline: int | None) -> float:
 
 
 def percent(value: float | None) -> str:
-    return NOTHING if value is None else f"{100 * value:.0f} %"
+    return NOTHING if value is None else f"{100 * value:.0f}%"
 
 
 def number(value: float | None) -> str:

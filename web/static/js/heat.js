@@ -107,7 +107,7 @@ export class HeatMap {
     const { node, pool, lost_percent: lost, episodes } = this.rows[row];
     const since = this.map.since_unix_s + column * this.map.step_s;
     const count = episodes[column];
-    const known = count === 0 ? "nothing" : `${lost[column]} % of its calm capacity`;
+    const known = count === 0 ? "nothing" : `${lost[column]}% of its calm capacity`;
     const what = lost[column] === null ? "nothing known" : `lost ${known}${count === 0 ? "" : `, ${count} episode${count === 1 ? "" : "s"}`}`;
     return `${node} (${pool}), ${dayAndClock(since)} to ${clock(since + this.map.step_s)}: ${what}`;
   }

@@ -62,4 +62,4 @@ export function milliseconds(value) {
 }
 
 export const seconds = (value) => milliseconds(1000 * value);
-export const percent = (value) => `${Math.round(100 * value)} %`;
+export const percent = (value) => `${Math.round(100 * value)}%`;
