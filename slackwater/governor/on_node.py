@@ -39,7 +39,7 @@ def choose_policy(settings: GovernorSettings, knobs: Knobs, cores: int) -> Chose
     if own_cores is not None and isinstance(own_cores.baseline, int):
         cores = own_cores.baseline
     if CORE_FREQUENCY in states and len(settings.clocks_mhz) > 1:
-        lever, unit = CORE_FREQUENCY, "kHz"
+        lever, unit = CORE_FREQUENCY, " kHz"
         clocks = [round(1000.0 * mhz) for mhz in settings.clocks_mhz]
     elif QUOTA in states and isinstance(quota := states[QUOTA].baseline, int):
         lever, unit = QUOTA, "% of a core's time, by a quota, which is no clock"
@@ -63,7 +63,7 @@ def choose_policy(settings: GovernorSettings, knobs: Knobs, cores: int) -> Chose
         f" period_ms={settings.node_period_ms} {own}"
     )
     listed = f"{', '.join(numbers[:-1])} or {numbers[-1]}"
-    return ChosenPolicy(value, lever, f"{settings.policy} runs on the node: {listed} {unit}")
+    return ChosenPolicy(value, lever, f"{settings.policy} runs on the node: {listed}{unit}")
 
 
 class PolicyNode(GovernedNode):

@@ -184,7 +184,7 @@ for (const width of WIDTHS) {
     await cell.focus();
     assert.match(await readout.textContent(), /^shop1 \(shop\)/);
     await page.keyboard.press("ArrowDown");
-    assert.match(await readout.textContent(), /^web1 \(web\).*lost 50 % of its calm capacity, 1 episode$/);
+    assert.match(await readout.textContent(), /^web1 \(web\).*lost 50% of its calm capacity, 1 episode$/);
     await page.keyboard.press("Home");
     assert.match(await readout.textContent(), /lost nothing$/);
     assert.equal(await cell.getAttribute("href"), "/pools/web", "no episode, and no narrower map");

@@ -33,7 +33,7 @@ def test_a_quota_stands_in_for_the_clock_and_is_called_so() -> None:
     assert chosen(settings(), runs(), QUOTA_200) == HURRY_UP
     policy = choose_policy(settings(), Knobs(1, "web1", "web", 1e9, "any", [runs(), QUOTA_200]), 2)
     assert isinstance(policy, ChosenPolicy)
-    assert policy.why == "hurry-up runs on the node: 40, 60 or 100 % of a core's time, by a quota, which is no clock"
+    assert policy.why == "hurry-up runs on the node: 40, 60 or 100% of a core's time, by a quota, which is no clock"
 
 
 def test_clocks_are_taken_where_there_are_some() -> None:
