@@ -52,18 +52,32 @@ def url(repository: Path) -> Iterator[str]:
         thread.join()
 
 
+def source(url: str, repository: Path) -> str:
+    """The file of sources that the documents have a host write, with this address and the repository's key."""
+    page = (ROOT / "docs/operations/install.md").read_text(encoding="utf-8")
+    name: str
+    text: str
+    ((name, text),) = re.findall(r"(?s)cat > /etc/apt/sources.list.d/(\S+) <<END\n(.*?)END\n", page)
+    assert name == "slackwater.sources", "apt reads no other form from a file of that name"
+    keyring = repository / "slackwater-archive-keyring.pgp"
+    for pattern, value in (("(?<=URIs: ).*", url), ("(?<=Signed-By: ).*", str(keyring))):
+        text, changed = re.subn(pattern, value, text)
+        assert changed == 1
+    return text
+
+
 class Apt:
     """apt-get with a state of its own, and the repository as its only source."""
 
     def __init__(self, folder: Path, source: str) -> None:
-        for name in ("lists/partial", "cache/archives/partial", "download"):
+        for name in ("lists/partial", "cache/archives/partial", "download", "sources.list.d"):
             (folder / name).mkdir(parents=True)
         self.folder = folder
-        (folder / "sources.list").write_text(source + "\n")
+        (folder / "sources.list.d/slackwater.sources").write_text(source)
         (folder / "status").write_text("")
         self.options = [
             *(f"Dir::State::Lists={folder}/lists", f"Dir::Cache={folder}/cache", f"Dir::State::status={folder}/status"),
-            *(f"Dir::Etc::SourceList={folder}/sources.list", "Dir::Etc::SourceParts=/dev/null"),
+            *("Dir::Etc::SourceList=/dev/null", f"Dir::Etc::SourceParts={folder}/sources.list.d"),
             *("Debug::NoLocking=1", "APT::Sandbox::User=", "Acquire::http::Proxy=false", "Acquire::Languages=none"),
         ]
 
@@ -84,8 +98,7 @@ class Apt:
 
 @pytest.fixture
 def apt(repository: Path, url: str, tmp_path: Path) -> Apt:
-    keyring = repository / "slackwater-archive-keyring.pgp"
-    return Apt(tmp_path / "apt", f"deb [signed-by={keyring}] {url} bookworm main")
+    return Apt(tmp_path / "apt", source(url, repository))
 
 
 def change_a_byte(file: Path) -> None:
@@ -114,9 +127,8 @@ def test_a_host_gets_the_package_of_its_own_architecture(packages: Path, tmp_pat
     repository = apt_repository(both, tmp_path / "repository", signing_key(tmp_path / "gnupg"))
     for release in ("bookworm", "trixie", "noble"):
         assert "Architectures: amd64 arm64\n" in (repository / "dists" / release / "Release").read_text()
-    source = f"deb [signed-by={repository / 'slackwater-archive-keyring.pgp'}] file:{repository} bookworm main"
     for name, file in files.items():
-        apt = Apt(tmp_path / name, source)
+        apt = Apt(tmp_path / name, source(f"file:{repository}", repository))
         apt.options += [f"APT::Architecture={name}", f"APT::Architectures={name}"]
         updated = apt.get("update", "--error-on=any")
         assert updated.returncode == 0, updated.stderr
@@ -149,7 +161,7 @@ def test_apt_refuses_lists_that_were_changed(name: str, repository: Path, apt: A
 
 def test_apt_refuses_another_key_s_repository(packages: Path, repository: Path, url: str, tmp_path: Path) -> None:
     other = apt_repository(packages, tmp_path / "other", signing_key(tmp_path / "other-gnupg"))
-    apt = Apt(tmp_path / "apt", f"deb [signed-by={other / 'slackwater-archive-keyring.pgp'}] {url} bookworm main")
+    apt = Apt(tmp_path / "apt", source(url, other))
     refused = apt.get("update", "--error-on=any")
     assert refused.returncode != 0
     assert "NO_PUBKEY" in refused.stderr

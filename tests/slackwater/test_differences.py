@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from slackwater.controller.supervise.differences import CONCERNS, PARTS, Difference, compare, given_back
 from slackwater.core import config
 from slackwater.core.config import ControllerSettings, parse
+from tests.support.paths import ROOT
 
 WEB = '[[pool]]\nname = "web"\nbackend = "be"\nsocket = "/run/a.sock"\n'
 SHOP = '[[pool]]\nname = "shop"\nbackend = "shop"\nsocket = "/run/a.sock"\n'
@@ -74,6 +77,14 @@ def test_passwords_are_not_shown() -> None:
     assert (difference.setting, difference.parts) == ("bus.url", frozenset())
     assert "old" not in str(difference)
     assert "new" not in str(difference)
+
+
+def test_the_page_says_of_each_setting_what_is_started_anew() -> None:
+    page = (ROOT / "docs/operations/README.md").read_text(encoding="utf-8")
+    table = page.partition("| started anew besides `web` |\n|---|---|\n")[2].partition("\n\n")[0]
+    rows = [[re.findall(r"`([^`]+)`", cell) for cell in line.split(" | ")] for line in table.splitlines()]
+    said = {setting: frozenset({*parts, "web"}) for settings_of_row, parts in rows for setting in settings_of_row}
+    assert said == CONCERNS
 
 
 @pytest.mark.parametrize("setting", [name for name, _, _ in config.describe()])
