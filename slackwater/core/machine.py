@@ -62,6 +62,10 @@ def controller_id(state_dir: str | Path) -> str:
     return hashlib.sha256(f"{process_space()} {os.path.realpath(state_dir)}".encode()).hexdigest()[:16]
 
 
+def _unknown(_pid: int) -> bool:
+    return False
+
+
 def has_ended(pid: int) -> bool:
     """Whether there is no process of this id any more, where this process runs."""
     try:
@@ -86,7 +90,8 @@ class Process:
 
 
 def this_process() -> Process:
-    return Process(socket.gethostname(), process_space(), os.getpid())
+    """Where this boot has no id that may be read, an ended process is never told from one of a copy of this machine."""
+    return Process(socket.gethostname(), process_space(), os.getpid(), has_ended if _first_line(BOOT_ID) else _unknown)
 
 
 def _first_line(path: Path) -> str:

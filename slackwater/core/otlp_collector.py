@@ -93,7 +93,7 @@ def headers_in(path: str) -> dict[str, str]:
     try:
         if (mode := file.stat().st_mode & 0o777) & 0o007:
             raise OtlpError(
-                f"otlp.headers_file: {path} can be used by everybody on this machine (mode {mode:04o}); chmod 0600"
+                f"otlp.headers_file: {path} can be used by everybody on this machine (mode {mode:04o}); chmod 0640"
             )
         lines = bytes_of(file).decode("ascii").splitlines()
     except OSError as error:

@@ -55,6 +55,34 @@ def test_every_unit_of_ours_has_a_profile() -> None:
     assert {profile.name for profile in PROFILES} == units
 
 
+def readable(profile: str) -> list[re.Pattern[str]]:
+    """The files that the profile of this name lets its program read."""
+    (file,) = (file for file in PROFILES if file.name == profile)
+    rules = re.findall(r"(?m)^  (?:owner )?(/\S+) [wklmix]*r[wklmix]*,$", file.read_text())
+    globs = {"**": ".*", "*": "[^/]*", "{": "(?:", ",": "|", "}": ")"}
+    return [
+        re.compile("".join(globs.get(part) or re.escape(part) for part in re.split(r"(\*\*|[*{,}])", rule)))
+        for rule in rules
+    ]
+
+
+SETTINGS = {
+    "slackwater-monitor": "slackwater_node/templates/node.toml.j2",
+    "slackwater-wsengine": "slackwater_node/templates/wsengine.toml.j2",
+    "slackwater-controller": "slackwater_controller/templates/controller.toml.j2",
+}
+"""The settings that Ansible gives to each program."""
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda file: file.name)
+def test_a_profile_lets_its_program_read_what_ansibles_settings_name(profile: Path) -> None:
+    settings = (ROOT / "ansible/roles" / SETTINGS[profile.name]).read_text()
+    paths = set(re.findall(r"/etc/slackwater/[\w./-]+\w", settings))
+    assert paths
+    rules = readable(profile.name)
+    assert not [path for path in paths if not any(rule.fullmatch(path) for rule in rules)]
+
+
 def test_what_a_unit_may_do_its_profile_allows() -> None:
     """Capabilities of the unit that the profile denies would be refused without a word, once it is enforced."""
     for profile in PROFILES:

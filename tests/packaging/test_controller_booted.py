@@ -61,6 +61,13 @@ def running(machine: Balancer) -> Iterator[Balancer]:
     machine.settings()
 
 
+def test_the_unit_lets_the_controller_read_which_boot_this_is(running: Balancer) -> None:
+    """Copies of one machine, which have its machine-id, are told apart by it alone."""
+    boot_id = "/proc/sys/kernel/random/boot_id"
+    main = running.shown("MainPID")
+    assert running.guest.ok(f"nsenter -t {main} -m cat {boot_id}") == running.guest.ok(f"cat {boot_id}")
+
+
 def test_where_memory_is_used_up_the_dashboard_ends_and_the_rest_goes_on(running: Balancer) -> None:
     before = running.parts()
     page = f"/proc/{before['children']['web']}"

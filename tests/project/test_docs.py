@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -43,6 +44,20 @@ def anchors(page: Path) -> set[str]:
         names.add(f"{name}-{seen[name]}" if seen[name] else name)
         seen[name] += 1
     return names
+
+
+def test_a_block_of_toml_can_be_pasted() -> None:
+    blocks = {
+        (page, block)
+        for page in pages()
+        for block in re.findall(r"(?ms)^ *```toml\n(.*?)^ *```$", (ROOT / page).read_text(encoding="utf-8"))
+    }
+    assert len(blocks) > 10
+    for page, block in blocks:
+        try:
+            tomllib.loads(block)
+        except tomllib.TOMLDecodeError as error:
+            raise AssertionError(f"{page}: {error}: {block}") from None
 
 
 @pytest.mark.parametrize("page", pages(), ids=str)

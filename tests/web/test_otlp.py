@@ -213,7 +213,7 @@ def test_what_ended_too_long_ago_is_given_up_in_words(
 @pytest.mark.parametrize(
     ("content", "mode", "expected"),
     [
-        ("Authorization: x", 0o644, "chmod 0600"),
+        ("Authorization: x", 0o644, "chmod 0640"),
         ("# all\nAuthorization", 0o600, ":2: expected NAME: VALUE"),
         ("A b: c", 0o600, ":1: expected NAME: VALUE"),
         ("Name: é", 0o600, "ASCII"),

@@ -54,7 +54,7 @@ def login_of(settings: BusSettings) -> dict[str, Any]:
             secret, mode = secret_of(path)
             if mode & 0o007:
                 raise BusError(
-                    f"bus.password_file: {path} can be used by everybody on this machine (mode {mode:04o}); chmod 0600"
+                    f"bus.password_file: {path} can be used by everybody on this machine (mode {mode:04o}); chmod 0640"
                 )
             login |= {"user": settings.user, "password": secret.strip()}
         except PermissionError:
