@@ -115,15 +115,18 @@ def is_cross(architecture: str) -> bool:
 
 
 def stage_program(name: str, folder: Path, architecture: str) -> None:
-    """One of the Rust programs, without the library path that it has in a checkout."""
-    place = folder / name
-    if is_cross(architecture):  # built without a library path
-        install(setup_arm64.programs() / name, place, 0o755)
-        output(setup_arm64.STRIP, "--strip-unneeded", place)
+    """One of the Rust programs."""
+    if is_cross(architecture):
+        release(setup_arm64.programs() / name, folder / name, setup_arm64.STRIP)
     else:
-        install(ROOT / "target/release" / name, place, 0o755)
-        output("chrpath", "-d", place)
-        output("strip", "--strip-unneeded", place)
+        release(ROOT / "target/release" / name, folder / name)
+        output("chrpath", "-d", folder / name)  # the library path of a checkout
+
+
+def release(built: Path, place: Path, strip: str | Path = "strip") -> None:
+    """The program without what differs between checkouts: the names of its symbols, and the id that is made of them."""
+    install(built, place, 0o755)
+    output(strip, "--strip-unneeded", "--remove-section=.note.gnu.build-id", place)
 
 
 def rust_components(names: Sequence[str], architecture: str) -> list[components.Component]:

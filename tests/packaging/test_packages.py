@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from slackwater.controller.haproxy_init import written_files
 from slackwater.controller.haproxy_init.site_files import write, write_settings
-from tests.support.built_packages import build, unpacked
-from tests.support.paths import ROOT
+from tests.support.built_packages import build, packaging_module, unpacked
+from tests.support.paths import ROOT, copy_of_checkout
 
 
 @pytest.fixture(scope="module")
@@ -151,3 +152,19 @@ def test_the_controller_s_package_is_a_virtual_environment_and_has_the_same_byte
         assert "_SLACKWATER_COMPLETE" in (root / "usr/share" / shell).read_text()
     assert (root / "usr/share/man/man1/slackwater.1.gz").exists()
     assert str(ROOT) not in (root / "usr/bin/slackwater").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_programs_that_another_checkout_builds_anew_are_the_same(node: Path, tmp_path: Path) -> None:
+    programs = sorted((unpacked(node, tmp_path / "root") / "usr/bin").iterdir())
+    assert len(programs) == 3
+    with tempfile.TemporaryDirectory() as folder:
+        checkout = copy_of_checkout(Path(folder))
+        (checkout / ".build").symlink_to(ROOT / ".build")
+        subprocess.run(["cargo", "build", "--quiet", "--release", "--locked", "--workspace"], cwd=checkout, check=True)
+        for program in programs:
+            again = tmp_path / program.name
+            packaging_module("build").release(checkout / "target/release" / program.name, again)
+            subprocess.run(["chrpath", "-d", str(again)], check=True, capture_output=True)
+            assert again.read_bytes() == program.read_bytes(), program.name

@@ -22,7 +22,7 @@ from slackwater.controller.cli.main import COMMANDS
 from slackwater.core.config import load
 from tests.support.live_cluster import live_cluster
 from tests.support.nats_process import as_node
-from tests.support.paths import PROGRAMS, ROOT
+from tests.support.paths import PROGRAMS, ROOT, copy_of_checkout
 from tests.support.real_haproxy import needs_haproxy
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -132,12 +132,7 @@ class Desk:
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """host1 had a neighbour."""
-    folder = tmp_path_factory.mktemp("desk")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
+    folder = copy_of_checkout(tmp_path_factory.mktemp("desk"))
     (folder / "nodes.txt").write_text("web web1\n")
     with live_cluster(tmp_path_factory.mktemp("site")) as cluster:
         cluster.noise("host1")
