@@ -84,6 +84,7 @@ def test_where_memory_is_used_up_the_dashboard_ends_and_the_rest_goes_on(running
 
 
 def test_a_hundred_logins_at_once_end_nothing(running: Balancer) -> None:
+    running.until("curl -s -o /dev/null http://127.0.0.1:8099/login")
     before = running.parts()["children"]
     running.guest.write("/root/logins.py", LOGINS)
     *answers, count = running.guest.ok("python3 /root/logins.py").split()
