@@ -116,16 +116,19 @@ def is_cross(architecture: str) -> bool:
 
 def stage_program(name: str, folder: Path, architecture: str) -> None:
     """One of the Rust programs."""
-    if is_cross(architecture):
-        release(setup_arm64.programs() / name, folder / name, setup_arm64.STRIP)
-    else:
-        release(ROOT / "target/release" / name, folder / name)
-        output("chrpath", "-d", folder / name)  # the library path of a checkout
+    programs = setup_arm64.programs() if is_cross(architecture) else ROOT / "target/release"
+    release(programs / name, folder / name, architecture)
 
 
-def release(built: Path, place: Path, strip: str | Path = "strip") -> None:
-    """The program without what differs between checkouts: the names of its symbols, and the id that is made of them."""
+def release(built: Path, place: Path, architecture: str) -> None:
+    """The program without the library path that it has in a checkout, and without what differs between checkouts: the
+    names of its symbols, and the id that is made of them."""
     install(built, place, 0o755)
+    if is_cross(architecture):  # built without a library path
+        strip: str | Path = setup_arm64.STRIP
+    else:
+        output("chrpath", "-d", place)
+        strip = "strip"
     output(strip, "--strip-unneeded", "--remove-section=.note.gnu.build-id", place)
 
 

@@ -90,7 +90,7 @@ class Process:
 
 
 def this_process() -> Process:
-    """Where this boot has no id that may be read, an ended process is never told from one of a copy of this machine."""
+    """Without the boot's id a process of a copy of this machine looks like our own, so none is said to have ended."""
     return Process(socket.gethostname(), process_space(), os.getpid(), has_ended if _first_line(BOOT_ID) else _unknown)
 
 

@@ -1,4 +1,4 @@
-"""The dashboard's estimate of static weights, against what static weights gave: within a factor of 2.5 at the median.
+"""The dashboard's estimate of static weights, against what static weights gave: within a factor of 1.5 at the median.
 
 Each scenario runs twice in the lab with the same load and the same noise: once with static weights, where the load
 generator measures what users felt, and once with Slackwater acting, whose journal gives the estimate by the function
@@ -44,8 +44,8 @@ pytestmark = [
 ]
 SECONDS = 12.0
 NOISY = "host1"
-FACTOR = 2.5
-"""Between estimate and measurement, at the median. The goal is 1.5: docs/results/static-weights-estimate.md."""
+FACTOR = 1.5
+"""Between estimate and measurement, at the median. Not reached: docs/results/static-weights-estimate.md."""
 
 
 @dataclass(frozen=True)

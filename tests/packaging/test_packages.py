@@ -13,6 +13,7 @@ from slackwater.controller.haproxy_init import written_files
 from slackwater.controller.haproxy_init.site_files import write, write_settings
 from tests.support.built_packages import build, packaging_module, unpacked
 from tests.support.paths import ROOT, copy_of_checkout
+from tools.systems import own_architecture
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +166,6 @@ def test_programs_that_another_checkout_builds_anew_are_the_same(node: Path, tmp
         subprocess.run(["cargo", "build", "--quiet", "--release", "--locked", "--workspace"], cwd=checkout, check=True)
         for program in programs:
             again = tmp_path / program.name
-            packaging_module("build").release(checkout / "target/release" / program.name, again)
-            subprocess.run(["chrpath", "-d", str(again)], check=True, capture_output=True)
+            built = checkout / "target/release" / program.name
+            packaging_module("build").release(built, again, own_architecture())
             assert again.read_bytes() == program.read_bytes(), program.name

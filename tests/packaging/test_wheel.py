@@ -17,7 +17,7 @@ import pytest
 
 from slackwater import __version__
 from tests.support.built_packages import packaging_module
-from tests.support.paths import ROOT
+from tests.support.paths import ROOT, copy_of_checkout
 from tools.systems import DEBIAN_12
 
 DATA = ("web/templates/base.html", "detector/models/start.skops", "retune/knowledge.toml")
@@ -29,15 +29,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of this checkout that git knows, in a folder of their own."""
     if shutil.which("git") is None:
         pytest.skip("needs git")
-    place = tmp_path_factory.mktemp("source")
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
-    )
-    for name in listed.stdout.splitlines():
-        if (ROOT / name).exists():
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, place / name, follow_symlinks=False)
-    return place
+    return copy_of_checkout(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from slackwater.core import stopping
 from tests.support.paths import ROOT
 
 PROGRAM = """
@@ -38,7 +37,7 @@ def ended(run: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_second_signal_while_the_loop_is_closed_changes_nothing() -> None:
-    done = ended(f"stopping.{stopping.run.__name__}")
+    done = ended("stopping.run")
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
 
 

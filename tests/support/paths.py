@@ -15,8 +15,9 @@ PROGRAMS = ROOT / ".build" / "bin"
 
 
 def copy_of_checkout(folder: Path) -> Path:
-    """The folder, with a copy of all that git tracks, as it is now."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    """The folder, with a copy of all files that git knows or would add, as they are now."""
+    known = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(known, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

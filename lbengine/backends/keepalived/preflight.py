@@ -46,7 +46,7 @@ def check(
             raise BalancerError(
                 f"{where}: {folder}, where the weight of {address} belongs, is no folder that may be written; it must"
                 " be there before keepalived starts, or keepalived forgets the file (systemd-tmpfiles: `d"
-                f" {folder} 0755 slackwater slackwater`, or whoever else runs this)"
+                f" {folder} 0755 slackwater slackwater`, with the user that runs Slackwater)"
             )
     if scripts := [real.address for real in known.servers if real.dynamic_scripts]:
         raise BalancerError(

@@ -104,7 +104,7 @@ def calibrate(
     write_whole(target, bytes_of(made))
     click.echo(f"installed: {target}")
     if settings.detector.model != str(target):
-        click.echo(f'set `model = "{target}"` under [detector], and `slackwater reload` uses it')
+        click.echo(f'set `model = "{target}"` under [detector], then run `slackwater reload`')
 
 
 async def _interruptible(
