@@ -11,6 +11,7 @@ import pytest
 from tests.support import clean_root
 from tests.support.built_packages import arm64_ready
 from tests.support.paths import ROOT
+from tests.support.side_by_side import ROLLOUTS
 from tools.systems import SYSTEMS, own_architecture
 
 CASES = list(dict.fromkeys([*((release, own_architecture()) for release in SYSTEMS), ("bookworm", "arm64")]))
@@ -19,6 +20,7 @@ STEPS = ["install", "init", "alone", "monitors", "observe", "act", "upgrade", "r
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group(ROLLOUTS)
 @pytest.mark.lab
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(("release", "architecture"), CASES)

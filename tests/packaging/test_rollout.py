@@ -26,11 +26,13 @@ from tests.support.rollout_nodes import Nodes, weights
 from tests.support.rollout_packages import made_packages, newer
 from tests.support.rollout_site import NAMES, SITES, WEBS, configuration, difference, haproxy_cfg, put, set_up
 from tests.support.rollout_verdicts import ages_s
+from tests.support.side_by_side import ROLLOUTS
 from tests.support.unit_exposure import WORST
 from tools.systems import SYSTEMS, System
 
 pytestmark = [
     pytest.mark.lab,
+    pytest.mark.xdist_group(ROLLOUTS),
     pytest.mark.slow,
     pytest.mark.timeout(3600),
     pytest.mark.skipif(bool(why_not()), reason=f"rollout: {why_not()}"),

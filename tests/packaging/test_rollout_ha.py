@@ -21,9 +21,11 @@ from tests.support.rollout_hosts import NETWORK, Hosts, hosts, wait_until, why_n
 from tests.support.rollout_nodes import LOOK, Nodes, weights
 from tests.support.rollout_packages import made_packages
 from tests.support.rollout_site import WEBS, set_up, share_address
+from tests.support.side_by_side import ROLLOUTS
 
 pytestmark = [
     pytest.mark.lab,
+    pytest.mark.xdist_group(ROLLOUTS),
     pytest.mark.slow,
     pytest.mark.timeout(3600),
     pytest.mark.skipif(bool(why_not()), reason=f"rollout: {why_not()}"),

@@ -1,5 +1,5 @@
-"""In a run of several processes the tests of one file, and all that use the machine, are in one of them, and tests that
-must be alone are."""
+"""In a run of several processes the tests of one file, of one group, and all that use the machine, are in one of them,
+and tests that must be alone are."""
 
 from __future__ import annotations
 
@@ -59,12 +59,13 @@ def run(folder: Path, tests: list[str], told: Path) -> None:
 
 def test_tests_that_belong_together_are_run_by_one_process(tmp_path: Path) -> None:
     machine = TESTS.format(marks="@pytest.mark.lab", kind="machine")
-    tests = [machine if n % 2 == 0 else TESTS.format(marks="", kind=f"file{n}") for n in range(6)]
+    rollouts = TESTS.format(marks='@pytest.mark.lab\n@pytest.mark.xdist_group("rollouts")', kind="rollouts")
+    tests = [machine, TESTS.format(marks="", kind="file1"), rollouts, machine, TESTS.format(marks="", kind="file4")]
     record = tmp_path / "told"
-    run(tmp_path, tests, record)
+    run(tmp_path, [*tests, rollouts], record)
     lines = record.read_text().splitlines()
     assert len(lines) == 24
-    kinds = ("machine", "file1", "file3", "file5")
+    kinds = ("machine", "rollouts", "file1", "file4")
     by_kind = {kind: {line for line in lines if line.startswith(kind)} for kind in kinds}
     assert {kind: len(workers) for kind, workers in by_kind.items()} == dict.fromkeys(kinds, 1)
     assert len({line.split()[1] for line in lines}) == 2, "both processes had work"

@@ -19,6 +19,7 @@ LACKS = missing()
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.slow,
+    pytest.mark.alone,
     pytest.mark.timeout(900),
     pytest.mark.skipif(bool(LACKS), reason=f"the test site cannot run here; missing: {'; '.join(LACKS)}"),
 ]

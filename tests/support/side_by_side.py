@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 MACHINE = "machine"
-"""Those that use what a machine has once: the lab's names, its cgroups, the IP_VS guest, the hosts of the rollout."""
+"""Those that use what a machine has once: the lab's names, its cgroups, the IP_VS guest."""
+ROLLOUTS = "rollouts"
+"""Rollouts and clean installs, on whole systems with names and a network of their own. A file's mark
+`xdist_group` puts it here, so that an hour of them passes beside the lab's."""
 FOLDER = "slackwater_turns"
 FIXTURES = {"running_guest"}
 
@@ -29,12 +32,15 @@ def register(config: pytest.Config) -> None:
 
 
 class Groups:
-    """A plugin. A group's tests run in one process, one after the other: those of `MACHINE`, and those of each file."""
+    """A plugin. A group's tests run in one process, one after the other: those of `MACHINE`, those that a file puts
+    into a group, and those of each other file."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
-            item.add_marker(pytest.mark.xdist_group(MACHINE if _uses_machine(item) else item.nodeid.partition("::")[0]))
+            if item.get_closest_marker("xdist_group") is None:
+                file = item.nodeid.partition("::")[0]
+                item.add_marker(pytest.mark.xdist_group(MACHINE if _uses_machine(item) else file))
 
 
 def _uses_machine(item: pytest.Item) -> bool:

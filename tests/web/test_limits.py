@@ -12,6 +12,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from slackwater.core.journal.journal import Journal, JournalError
+from slackwater.core.journal.series import NodeSeries
 from slackwater.core.messages import Change, Message, Sample, Verdict
 from slackwater.web import create_app
 from slackwater.web.content.pool import MOST_CARDS, MOST_DRAWN
@@ -57,12 +58,12 @@ def error(client: FlaskClient, path: str, status: int = 400) -> str:
 def test_a_history_of_many_nodes_is_limited_by_its_values(client: FlaskClient, journal: Journal) -> None:
     journal.record(*many())
     path = "/api/v1/pools/web/history?step_s=1&last_s="
-    steps = MOST_VALUES // (12 * (NODES + 2))
+    steps = MOST_VALUES // (len(NodeSeries.__struct_fields__) * (NODES + 2))
     answer = client.get(f"{path}{steps}")
     assert answer.json is not None
     assert len(answer.json["history"]["time_unix_s"]) == steps
     sentence = error(client, f"{path}19999")
-    assert "19999 steps of these nodes are 24,478,776 values, expected at most 1,000,000" in sentence
+    assert "19999 steps of these nodes are 26,518,674 values, expected at most 1,000,000" in sentence
     assert "`step_s`" in sentence
     assert client.get(f"{path}19999&node=host001&node=host002").status_code == 200, "two nodes are few"
     names = "&".join(f"node=host{n:03}" for n in range(NODES))

@@ -61,7 +61,7 @@ def test_an_episode_shows_why_what_was_done_and_what_came_of_it(client: FlaskCli
 @pytest.mark.parametrize(
     ("balance", "weights_mean", "shown"),
     [
-        ("roundrobin", "share", "no estimate: only 0 requests were answered before a weight was changed"),
+        ("roundrobin", "share", "no estimate: too little was measured before it began"),
         ("leastconn", "concurrency", "no estimate: under `leastconn` weights do not determine how requests are split"),
         ("random", "draws", "no estimate: under `random` weights do not determine how requests are split"),
         ("wlc", "concurrency", "no estimate: under `wlc` weights do not determine how requests are split"),

@@ -252,7 +252,7 @@ def _signal(
 def _felt(means: dict[str, NodeSeries]) -> float | None:
     """The p95 over all requests."""
     known = [
-        (series.rps[0] or 0.0, series.rt_p50_ms[0], series.rt_p95_ms[0], series.rt_p99_ms[0])
+        (series.rps[0] or 0.0, series.rt_mean_ms[0], series.rt_p50_ms[0], series.rt_p95_ms[0], series.rt_p99_ms[0])
         for series in means.values()
     ]
     return pooled_ms(known, 0.95)

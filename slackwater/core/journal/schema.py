@@ -78,11 +78,11 @@ def _means(names: Iterable[str], count: str = "1", scale: str = "") -> str:
     return ", ".join(f"{_mean(name, count)}{scale} AS {name}" for name in names)
 
 
-_REQUESTS = ("rps", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms")
+_REQUESTS = ("rps", "rt_mean_ms", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms")
 _READ = (*_REQUESTS, "cpu")
 SIGNALS = (
-    *("rps", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms", "cpu", "errors_per_s", "run_delay_per_cpu_s", "steal"),
-    *("pressure_cpu", "pressure_io", "cpi"),
+    *_REQUESTS,
+    *("cpu", "errors_per_s", "run_delay_per_cpu_s", "steal", "pressure_cpu", "pressure_io", "cpi"),
 )
 """The columns that a `PoolSeries` has."""
 _WHOLE = ", ".join(f"CAST(round({_mean(name, '1')} * {SCALE}) AS INTEGER)" for name in SAMPLE_COLUMNS)
