@@ -45,7 +45,7 @@ pytestmark = [
 SECONDS = 12.0
 NOISY = "host1"
 FACTOR = 1.5
-"""Between estimate and measurement, at the median. Not reached: docs/results/static-weights-estimate.md."""
+"""Between estimate and measurement, at the median: docs/results/static-weights-estimate.md."""
 
 
 @dataclass(frozen=True)

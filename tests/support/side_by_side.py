@@ -14,8 +14,8 @@ import pytest
 MACHINE = "machine"
 """Those that use what a machine has once: the lab's names, its cgroups, the IP_VS guest."""
 ROLLOUTS = "rollouts"
-"""Rollouts and clean installs, on whole systems with names and a network of their own. A file's mark
-`xdist_group` puts it here, so that an hour of them passes beside the lab's."""
+"""Rollouts and clean installs, on whole systems with names and a network of their own. A file's mark `xdist_group`
+puts it here, so that an hour of them passes beside the lab's."""
 FOLDER = "slackwater_turns"
 FIXTURES = {"running_guest"}
 
