@@ -23,9 +23,10 @@ CARGO_OUTPUT = re.compile(r"---- .* stdout ----")
 """What a test printed follows."""
 CARGO_SKIPPED = re.compile(r"skipped: (.*)")
 """What a test of ours prints before it returns, when the machine lacks what it needs; cargo calls it passed."""
-PYTEST = ("pytest", "--numprocesses=3", "--dist=loadgroup")
-"""Three processes, whatever the machine: tests wait for programs for more than half of their time. Groups:
-tests/support/side_by_side.py."""
+DISTRIBUTION = ("--dist=loadgroup", "--no-loadscope-reorder")
+"""Groups of tests, and their order: tests/support/side_by_side.py."""
+PYTEST = ("pytest", "--numprocesses=3", *DISTRIBUTION)
+"""Three processes, whatever the machine: tests wait for programs for more than half of their time."""
 COUNTS_FILE = "SLACKWATER_TEST_COUNTS"  # tests/support/count_tests.py writes it
 
 

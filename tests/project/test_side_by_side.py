@@ -8,7 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from slackwater_lab.cluster.cgroups import Cgroups
 from tests.support.paths import ROOT
+from tests.support.real_cgroup import lacks
+from tools.run_tests import DISTRIBUTION
 
 TESTS = """\
 import os
@@ -51,9 +56,9 @@ def run(folder: Path, tests: list[str], told: Path) -> None:
     (folder / "conftest.py").write_text("from tests.support.side_by_side import register as pytest_configure\n")
     for n, text in enumerate(tests):
         (folder / f"test_{n}.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "--numprocesses=2", "--dist=loadgroup", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "--numprocesses=2", *DISTRIBUTION, "-p", "no:cacheprovider"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment |= {"PYTHONPATH": str(ROOT), "TOLD": str(told)}
+    environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'lab'}", "TOLD": str(told)}
     subprocess.run(command, cwd=folder, env=environment, check=True)
 
 
@@ -77,3 +82,35 @@ def test_while_one_that_must_be_alone_runs_no_other_does(tmp_path: Path) -> None
     running.mkdir()
     run(tmp_path, [alone if n == 2 else ALONE.format(marks="", kind="other") for n in range(6)], running)
     assert (tmp_path / "together").exists(), "the others run side by side"
+
+
+CGROUP = """\
+import os
+from pathlib import Path
+import pytest
+
+@pytest.mark.parametrize("n", range(2))
+{marks}
+def test_it(n):
+    cgroups = Path("/proc/self/cgroup").read_text().split()
+    Path(os.environ["TOLD"]).open("a").write(" ".join(["{kind}", *cgroups]) + "\\n")
+"""
+
+
+@pytest.mark.skipif(bool(lacks()), reason=lacks())
+def test_rollouts_have_a_low_weight_and_the_next_test_of_the_process_has_not(tmp_path: Path) -> None:
+    rollouts = CGROUP.format(marks='@pytest.mark.xdist_group("rollouts")', kind="rollouts")
+    record = tmp_path / "told"
+    run(tmp_path, [CGROUP.format(marks="", kind="other"), rollouts, CGROUP.format(marks="", kind="other")], record)
+    lines = record.read_text().splitlines()
+    assert {(line.split()[0], "/rollouts-" in line) for line in lines} == {("rollouts", True), ("other", False)}
+    assert not list(Cgroups.of_this_machine().roots[0].glob("rollouts-*"))
+
+
+def test_what_takes_longest_begins_first(tmp_path: Path) -> None:
+    files = [TESTS.format(marks="", kind=f"file{n}") for n in range(3)]
+    rollouts = TESTS.format(marks='@pytest.mark.xdist_group("rollouts")', kind="rollouts")
+    record = tmp_path / "told"
+    run(tmp_path, [*files, rollouts, TESTS.format(marks="@pytest.mark.lab", kind="machine")], record)
+    first = {line.split()[1]: line.split()[0] for line in reversed(record.read_text().splitlines())}
+    assert set(first.values()) == {"machine", "rollouts"}, "of each process"
