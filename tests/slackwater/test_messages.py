@@ -111,6 +111,9 @@ def test_unknown_fields_are_tolerated(kind: str) -> None:
         ("sample", "cpu", {"scope": "galaxy"}, "$.cpu.scope"),
         ("sample", "cpu", {"scope": "system", "steal": 1.2}, "$.cpu.steal"),
         ("sample", "traffic", {"in_flight": -1}, "$.traffic.in_flight"),
+        ("sample", "traffic", {"rps": 1e308}, "$.traffic.rps"),
+        ("verdict", "time_unix_s", 1e12, "$.time_unix_s"),
+        ("order", "lease_s", 1e16, "$.lease_s"),
         ("sample", "absent", {"cpu": None}, "$.absent"),
         ("verdict", "state", "nervous", "$.state"),
         ("verdict", "severity", 1.5, "$.severity"),
@@ -151,6 +154,27 @@ def test_a_whole_number_beyond_64_bits_is_refused_wherever_it_stands(path: Path,
     for message in changed:
         with pytest.raises(MessageError):
             decode(kind, json.dumps(message))
+
+
+def numbers(schema: Any) -> Iterator[dict[str, Any]]:
+    """Each part of a schema that describes a number."""
+    if isinstance(schema, dict):
+        if schema.get("type") in ("number", "integer"):
+            yield schema
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for part in schema:
+            yield from numbers(part)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_number_has_bounds(kind: str) -> None:
+    """The sum of two nodes' 1e308 requests per second is no number."""
+    described = list(numbers(json.loads((ROOT / f"schema/{kind}.json").read_text())))
+    assert described, "a version at least"
+    for number in described:
+        assert "maximum" in number, number
+        assert number.keys() & {"minimum", "exclusiveMinimum"}, number
 
 
 @pytest.mark.parametrize("kind", KINDS)

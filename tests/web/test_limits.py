@@ -13,7 +13,8 @@ from flask.testing import FlaskClient
 
 from slackwater.core.journal.journal import Journal, JournalError
 from slackwater.core.journal.series import NodeSeries
-from slackwater.core.messages import Change, Message, Sample, Verdict
+from slackwater.core.messages import Change, Message, Sample, Traffic, Verdict
+from slackwater.core.messages.fields import MOST_REAL
 from slackwater.web import create_app
 from slackwater.web.content.pool import MOST_CARDS, MOST_DRAWN
 from slackwater.web.context import Context
@@ -105,6 +106,17 @@ def test_whatever_a_node_says_of_its_period_its_episode_has_a_page(
     answer = client.get(f"/pools/web/episodes/web1/{round((T0 - 42) * 1000)}")
     assert answer.status_code == 200
     assert "no estimate" in answer.text
+
+
+def test_pages_are_shown_whatever_nodes_say_of_their_traffic(client: FlaskClient, journal: Journal) -> None:
+    """Each value is the most that a message may have."""
+    times = dict.fromkeys(("rt_mean_ms", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms"), MOST_REAL)
+    for n in (1, 2):
+        for ago_s in range(60):
+            traffic = Traffic(rps=MOST_REAL, errors_per_s=MOST_REAL, **times)
+            journal.record(Sample(1, f"web{n}", "web", T0 - ago_s, "boot", 100 - ago_s, 1.0, traffic=traffic))
+    for path in ("/", "/pools/web", "/api/v1/pools/web", "/api/v1/pools/web/history", "/metrics"):
+        assert client.get(path).status_code == 200, path
 
 
 def test_changes_are_limited_by_their_bytes(client: FlaskClient, journal: Journal) -> None:

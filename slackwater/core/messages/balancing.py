@@ -15,7 +15,17 @@ from slackwater.core.messages.causes import (
     ServerCondition,
     WeightsMean,
 )
-from slackwater.core.messages.fields import MOST, Count, Name, NonNegative, ServerName, Share, Version
+from slackwater.core.messages.fields import (
+    MOST,
+    Count,
+    Name,
+    NonNegative,
+    Positive,
+    ServerName,
+    Share,
+    UnixTime,
+    Version,
+)
 from slackwater.core.messages.sample import Traffic
 
 
@@ -25,10 +35,10 @@ class Weight(msgspec.Struct, omit_defaults=True):
     v: Version
     node: Name
     pool: Name
-    time_unix_s: NonNegative
+    time_unix_s: UnixTime
     percent: Annotated[int, Meta(ge=0, le=25600)]
     """Percentage of the weight that the node's server has in HAProxy's configuration."""
-    lease_s: Annotated[float, Meta(gt=0.0)]
+    lease_s: Positive
     """A Weight that is not renewed within this time is void: the monitor answers 100% then."""
 
 
@@ -44,7 +54,7 @@ class Ask(msgspec.Struct, omit_defaults=True):
     v: Version
     node: Name
     pool: Name
-    time_unix_s: NonNegative
+    time_unix_s: UnixTime
     lease_s: Annotated[float, Meta(gt=0.0, le=LONGEST_ASK_S)]
     """How long after its arrival it holds; then the monitor's own pace, and its own capture, go on."""
     period_s: NonNegative | None = None
@@ -120,7 +130,7 @@ class Cycle(msgspec.Struct, omit_defaults=True):
 
     v: Version
     pool: Name
-    time_unix_s: NonNegative
+    time_unix_s: UnixTime
     mode: Mode
     paused: bool
     balance: str
@@ -136,7 +146,7 @@ class Cycle(msgspec.Struct, omit_defaults=True):
     that controller act on its own Cycles alone; empty: the controller is not known."""
     outage: CycleOutage | None = None
     """Why there is nothing to show: `servers` is empty then, and `sentence` has the reason."""
-    outage_since_unix_s: NonNegative | None = None
+    outage_since_unix_s: UnixTime | None = None
     last_known: list[ServerState] = []
     """What the balancer showed before that."""
     unseen: Count = 0

@@ -33,10 +33,14 @@ UnixTime = Annotated[float, Meta(ge=0.0, le=LATEST_UNIX_S)]
 MOST = 2**63 - 1
 """What a signed number of 64 bits holds, as the journal stores it."""
 Integer = Annotated[int, Meta(ge=-(2**63), le=MOST)]
-Value = Integer | float | Text
+MOST_REAL = 1e15
+"""Above everything that is measured. Sums of products of such numbers are still numbers, and no reader overflows."""
+Real = Annotated[float, Meta(ge=-MOST_REAL, le=MOST_REAL)]
+Value = Integer | Real | Text
 """The value of a knob or of a weight."""
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-NonNegative = Annotated[float, Meta(ge=0.0)]
+NonNegative = Annotated[float, Meta(ge=0.0, le=MOST_REAL)]
+Positive = Annotated[float, Meta(gt=0.0, le=MOST_REAL)]
 Count = Annotated[int, Meta(ge=0, le=MOST)]
 
 

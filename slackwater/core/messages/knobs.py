@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from slackwater.core.messages.causes import KnobCause
-from slackwater.core.messages.fields import Integer, Name, Text, UnixTime, Value, Version, Word
+from slackwater.core.messages.fields import Integer, Name, Positive, Real, Text, UnixTime, Value, Version, Word
 
 MOST_KNOBS = 64
 MOST_WORDS = 64
@@ -27,7 +27,7 @@ class Order(msgspec.Struct, omit_defaults=True):
     time_unix_s: UnixTime
     knob: Word
     value: Value
-    lease_s: Annotated[float, Meta(gt=0.0)]
+    lease_s: Positive
     """An Order that is not renewed within this time undoes itself."""
     reason: Text
     by: Word
@@ -53,7 +53,7 @@ class KnobState(msgspec.Struct, omit_defaults=True):
     """The Order in force; empty: none."""
     by: Word = ""
     """Its sender."""
-    left_s: float | None = None
+    left_s: Real | None = None
     """What is left of its lease."""
     why: Text = ""
     """Why it cannot be set here; empty: it can."""

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from slackwater.core.messages.causes import Resource, State
-from slackwater.core.messages.fields import Count, Name, NonNegative, Share, Version
+from slackwater.core.messages.fields import Count, Name, NonNegative, Share, UnixTime, Version
 
 
 class Verdict(msgspec.Struct, omit_defaults=True):
@@ -16,9 +16,9 @@ class Verdict(msgspec.Struct, omit_defaults=True):
     v: Version
     node: Name
     pool: Name
-    time_unix_s: NonNegative
+    time_unix_s: UnixTime
     state: State
-    since_unix_s: NonNegative
+    since_unix_s: UnixTime
     """When this state began."""
     severity: Share
     """Share of the node's calm capacity that is lost, in `errors` of its requests; 0 in `calm`."""
