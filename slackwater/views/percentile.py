@@ -1,20 +1,21 @@
-"""A percentile of response time over all requests of a pool, from each server's own mean and percentiles.
+"""A percentile of response time over all requests of a pool, from each server's own percentiles.
 
 Between the percentiles that are known a server's survival function S is between two shapes: exponential (ln S is linear
-in t), and evenly spread (S is linear in t), as where requests wait for the end of a pause. Its mean decides between
-them; without a mean it is exponential. Beyond the last percentile it is exponential.
+in t), and evenly spread (S is linear in t), as where requests wait for the end of a pause. How far the p99 is beyond
+the p95 decides between them. Beyond the last percentile it is exponential.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from slackwater.core.journal.pool_totals import Requests
 
 _LOGS = (math.log(0.5), math.log(0.05), math.log(0.01))
+_EVENLY, _EXPONENTIALLY = 0.04 / 0.45, math.log(5.0) / math.log(10.0)
+"""(p99 - p95) / (p95 - p50) of each shape."""
 STEPS = 18
 """Halvings: one in 100,000 of the value."""
 
@@ -51,8 +52,6 @@ def pooled_ms(servers: Iterable[Requests], q: float) -> float | None:
     low, high = 0.0, 1.0
     while _slower(curves, high) > (1.0 - q) * total:
         low, high = high, 2.0 * high
-        if high > 1e9:
-            return None
     for _ in range(STEPS):
         middle = (low + high) / 2.0
         if _slower(curves, middle) > (1.0 - q) * total:
@@ -71,12 +70,11 @@ def share_above(servers: Iterable[Requests], limit_ms: float) -> float | None:
 
 def _curves(servers: Iterable[Requests]) -> list[Curve]:
     """Of the servers with requests and a percentile."""
-    curves = []
-    for rps, mean_ms, *marks in servers:
-        points = _points(marks)
-        if rps > 0.0 and len(points) > 1:
-            curves.append(Curve(rps, points, 0.0 if mean_ms is None else _evenness(points, mean_ms)))
-    return curves
+    return [
+        Curve(rps, points, _evenness(*marks))
+        for rps, *marks in servers
+        if rps > 0.0 and len(points := _points(marks)) > 1
+    ]
 
 
 def _points(marks: Sequence[float | None]) -> list[tuple[float, float]]:
@@ -87,16 +85,12 @@ def _points(marks: Sequence[float | None]) -> list[tuple[float, float]]:
     return points
 
 
-def _evenness(points: Sequence[tuple[float, float]], mean_ms: float) -> float:
-    """The mean of either shape is the integral of its S; the mean that was measured is between them, or beyond one."""
-    exponential_ms = evenly_ms = 0.0
-    for (t0, log0), (t1, log1) in pairwise(points):
-        before, after = math.exp(log0), math.exp(log1)
-        exponential_ms += (t1 - t0) * (before - after) / (log0 - log1)
-        evenly_ms += (t1 - t0) * (before + after) / 2.0
-    (t0, log0), (t1, log1) = points[-2:]
-    beyond_ms = math.exp(log1) * (t1 - t0) / (log0 - log1)
-    return min(1.0, max(0.0, (mean_ms - beyond_ms - exponential_ms) / (evenly_ms - exponential_ms)))
+def _evenness(p50_ms: float | None, p95_ms: float | None, p99_ms: float | None) -> float:
+    """Of few requests the p95 and the p99 are the slowest one: these count as evenly spread."""
+    if p50_ms is None or p95_ms is None or p99_ms is None or p95_ms <= p50_ms:
+        return 0.0
+    ratio = (p99_ms - p95_ms) / (p95_ms - p50_ms)
+    return min(1.0, max(0.0, (_EXPONENTIALLY - ratio) / (_EXPONENTIALLY - _EVENLY)))
 
 
 def _slower(curves: Iterable[Curve], t_ms: float) -> float:

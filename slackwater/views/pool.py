@@ -208,7 +208,7 @@ def pool_status(
                 rows[-1].exceptions = [f"is no server of {title}"]
     state, text = _headline(rows, cycle, title, silence, now_unix_s)
     fresh = [r for r in readings.values() if not stale and now_unix_s - r.received_unix_s <= STALE_AFTER_S]
-    measured_now = [(r.rps or 0.0, r.rt_mean_ms, r.rt_p50_ms, r.rt_p95_ms, r.rt_p99_ms) for r in fresh]
+    measured_now = [(r.rps or 0.0, r.rt_p50_ms, r.rt_p95_ms, r.rt_p99_ms) for r in fresh]
     return PoolStatus(
         pool=pool,
         mode=cycle.mode if cycle else None,

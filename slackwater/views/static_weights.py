@@ -9,12 +9,13 @@ of the requests (`Cycle.weights_mean`). docs/results/static-weights-estimate.md 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from slackwater.core.config import PoolSettings
 from slackwater.core.journal.journal import Journal, PoolSeries
-from slackwater.core.journal.pool_totals import Requests
+from slackwater.core.journal.pool_totals import Requests, slow_times
 from slackwater.views.harm import ONSET_S
 from slackwater.views.percentile import pooled_ms
 
@@ -28,6 +29,10 @@ LEAST_REQUESTS = 20
 """With one slow server of three, the p95 of all requests is the p85 of its own: three of 20 are slower."""
 LEAST_ANSWERED = 0.5
 """A server that answers less than this share of its requests has a growing queue, whose length is not known."""
+
+
+class NotEstimated(Exception):
+    """Why there is no estimate, in words that end a sentence."""
 
 
 def first_change(history: PoolSeries, baselines: Mapping[str, float]) -> float | None:
@@ -45,7 +50,7 @@ def stayed(history: PoolSeries, baselines: Mapping[str, float]) -> bool:
     known = all(
         node in history.nodes and any(weight is not None for weight in history.nodes[node].weight) for node in baselines
     )
-    return known and first_change(history, baselines) is None
+    return bool(baselines) and known and first_change(history, baselines) is None
 
 
 def estimate(
@@ -55,45 +60,53 @@ def estimate(
     since_unix_s: float,
     baselines: Mapping[str, float],
     calm: PoolSeries,
-) -> tuple[float | None, str]:
-    """The p95 in ms over all requests, and its basis, or the reason why there is none. `calm`: before the episode."""
-    seen = {other: [answered.requests for answered in _answered(calm, other)] for other in calm.nodes}
-    usual = seen.get(node, [])
-    usual_ms = pooled_ms(usual, 0.95)
+) -> tuple[float, str]:
+    """The p95 in ms over all requests, and its basis. `calm`: before the episode. Raises NotEstimated."""
+    if not baselines.get(node):
+        raise NotEstimated("under the baseline weights this server gets no requests")
+    before = {other: _answered(calm, other) for other in baselines}
+    seen = {other: [each.requests for each in answered] for other, answered in before.items()}
+    estimate_ms(seen, baselines, 0.95)  # each server was measured
+    usual_ms = pooled_ms(seen[node], 0.95)
     if usual_ms is None:
-        return None, "no estimate: too little was measured before it began"
+        raise NotEstimated("this server answered no requests before it began")
     begin, last = since_unix_s - ONSET_S, since_unix_s + LONGEST_S
     weights = journal.history(pool.name, begin, WEIGHTS_STEP_S, until_unix_s=last, servers=pool.servers)
-    changed = first_change(weights, baselines) or last
+    changed = last if stayed(weights, baselines) else first_change(weights, baselines)
+    if changed is None:
+        raise NotEstimated("the weights of that time are not known")
+    until = max(changed, since_unix_s + ONSET_S)
+    for span in slow_times(journal, pool.name, begin):
+        if span.node != node and span.since_unix_s < until:
+            raise NotEstimated(f"{span.node} was slow at the same time")
     samples = journal.history(pool.name, begin, SAMPLES_STEP_S, until_unix_s=changed + LATE_S, nodes=[node])
-    own = _slow(_answered(samples, node), usual_ms, since_unix_s, changed)
-    unchanged = [answered for answered in own if answered.begin_unix_s < changed]
-    if not unchanged and changed < since_unix_s:
-        return None, "no estimate: not all weights were at their baselines when it began"
-    number = math.fsum(answered.number for answered in own)
+    own = _slow(_answered(samples, node), usual_ms, changed)
+    if not own and changed < since_unix_s:
+        raise NotEstimated("not all weights were at their baselines (today's) when it began")
+    if not own:
+        raise NotEstimated("its response times were not above the usual ones before a weight was changed")
+    number = math.fsum(each.number for each in own)
     if number < LEAST_REQUESTS:
-        return None, (
-            f"no estimate: only {number:.0f} requests were answered before a weight was changed, expected at least"
+        raise NotEstimated(
+            f"only {number:.0f} requests were answered while it was slow and no weight was changed, expected at least"
             f" {LEAST_REQUESTS}"
         )
-    answered_rps = math.fsum(each.number for each in unchanged) / math.fsum(each.seconds for each in unchanged)
-    share = answered_rps * len(usual) / math.fsum(rps for rps, *_ in usual)
+    share = _rps([each for each in own if each.begin_unix_s < changed]) / _rps(before[node])
     if share < LEAST_ANSWERED:
-        return None, (
-            f"no estimate: this server answered only {share:.0%} of its requests before a weight was changed; how"
-            " far its queue would have grown is not known"
+        raise NotEstimated(
+            f"this server answered only {share:.0%} of its requests before a weight was changed; how far its queue"
+            " would have grown is not known"
         )
     p95_ms = estimate_ms({**seen, node: [(each.number, *each.requests[1:]) for each in own]}, baselines, 0.95)
-    if p95_ms is None:
-        return None, "no estimate: too little was measured before it began"
+    others = ", and from the other servers' times before it began" if len(baselines) > 1 else ""
     return p95_ms, (
-        f"An estimate from the {number:.0f} requests that this server answered before a weight was changed, and from"
-        " the other servers' times before it began. Its queue would have grown later; that is not in it."
+        f"An estimate from the {number:.0f} requests that this server answered while it was slow and all weights were"
+        f" at their baselines{others}. Its queue would have grown later; that is not in it."
     )
 
 
 class Answered(NamedTuple):
-    """The requests that a node answered between two of its Samples."""
+    """What a node answered between two of its Samples."""
 
     begin_unix_s: float
     seconds: float
@@ -103,44 +116,62 @@ class Answered(NamedTuple):
     def number(self) -> float:
         return self.requests[0] * self.seconds
 
+    @property
+    def p95_ms(self) -> float:
+        """0 where nothing was answered."""
+        return self.requests[2] or 0.0
+
 
 def _answered(history: PoolSeries, node: str) -> list[Answered]:
     """What a node answered, by its Samples. The first covers an unknown time and is left out."""
     if node not in history.nodes:
         return []
     series = history.nodes[node]
-    times = series.rt_mean_ms, series.rt_p50_ms, series.rt_p95_ms, series.rt_p99_ms
     answered: list[Answered] = []
     before: float | None = None
-    for unix_s, rps, mean, p50, p95, p99 in zip(history.time_unix_s, series.rps, *times, strict=True):
+    times = series.rt_p50_ms, series.rt_p95_ms, series.rt_p99_ms
+    for unix_s, rps, p50, p95, p99 in zip(history.time_unix_s, series.rps, *times, strict=True):
         if rps is None:
             continue
-        if rps and p95 is not None and before is not None:
-            answered.append(Answered(before, unix_s - before, (rps, mean, p50, p95, p99)))
+        if before is not None:
+            answered.append(Answered(before, unix_s - before, (rps, p50, p95, p99)))
         before = unix_s
     return answered
 
 
-def _slow(answered: Sequence[Answered], usual_ms: float, since_unix_s: float, changed_unix_s: float) -> list[Answered]:
-    """From the first Sample that is slow, nearer to the slowest than to what is usual, to the requests that were sent
-    when the weights were changed."""
-    decided = max(since_unix_s, changed_unix_s)
-    p95_ms = [each.requests[3] or 0.0 for each in answered if each.begin_unix_s < decided]
-    slowest_ms = max(p95_ms, default=0.0)
-    limit_ms = math.sqrt(usual_ms * slowest_ms)
-    first = next((slot for slot, p95 in enumerate(p95_ms) if p95 > limit_ms), len(answered))
-    late_s = min(LATE_S, slowest_ms / 1000.0)
-    return [each for each in answered[first:] if each.begin_unix_s < changed_unix_s + late_s]
+def _rps(answered: Sequence[Answered]) -> float:
+    return math.fsum(each.number for each in answered) / math.fsum(each.seconds for each in answered)
 
 
-def estimate_ms(seen: Mapping[str, Sequence[Requests]], baselines: Mapping[str, float], q: float) -> float | None:
-    """The `q`-quantile of response time over all requests, split by the baselines; None if one was not measured."""
+def _slow(answered: Sequence[Answered], usual_ms: float, changed_unix_s: float) -> list[Answered]:
+    """From the first Sample that is slow, nearer to the others that are slower than usual than to what is usual, to the
+    requests that were sent when the weights were changed."""
+    unchanged = [each for each in answered if each.begin_unix_s < changed_unix_s]
+    above_ms = [each.p95_ms for each in unchanged if each.p95_ms > usual_ms]
+    if not above_ms:
+        return []
+    slow_ms = statistics.median(above_ms)
+    limit_ms = math.sqrt(usual_ms * slow_ms)
+    first = next(slot for slot, each in enumerate(unchanged) if each.p95_ms > limit_ms)
+    until = changed_unix_s + min(LATE_S, slow_ms / 1000.0)
+    return [each for each in answered[first:] if each.begin_unix_s < until]
+
+
+def estimate_ms(seen: Mapping[str, Sequence[Requests]], baselines: Mapping[str, float], q: float) -> float:
+    """The `q`-quantile of response time over all requests, split by the baselines.
+
+    A server that answered nothing gets nothing. Raises NotEstimated where a server's response times are not known."""
     mixed: list[Requests] = []
     for node, baseline in baselines.items():
-        if baseline <= 0.0:
+        requests = seen.get(node, ())
+        known = [each for each in requests if each[0] > 0.0 and each[2] is not None]
+        if baseline <= 0.0 or (requests and not any(rps for rps, *_ in requests)):
             continue
-        total = math.fsum(rps for rps, *_ in seen.get(node, ()))
-        if not total:
-            return None
-        mixed += [(baseline * rps / total, mean, p50, p95, p99) for rps, mean, p50, p95, p99 in seen[node]]
-    return pooled_ms(mixed, q)
+        if not known:
+            raise NotEstimated(f"the response times of {node} before it began are not known")
+        total = math.fsum(rps for rps, *_ in known)
+        mixed += [(baseline * rps / total, p50, p95, p99) for rps, p50, p95, p99 in known]
+    quantile_ms = pooled_ms(mixed, q)
+    if quantile_ms is None:
+        raise NotEstimated("no server answered requests before it began")
+    return quantile_ms

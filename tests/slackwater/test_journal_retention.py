@@ -18,6 +18,7 @@ from slackwater.core.journal import schema
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.journal.retention import LEAST_NODE_CHANGES, NODE_CHANGES, Keeper
 from slackwater.core.messages import Change, Cpu, Cycle, Sample, ServerState, Traffic, Verdict
+from slackwater.core.messages.fields import MOST_REAL
 
 T0 = 1_794_999_600.0
 """The beginning of an hour."""
@@ -202,3 +203,17 @@ def test_changes_go_at_their_age_too(journal: Journal) -> None:
     )
     keep(journal, JournalSettings(keep_changes_d=1.0), T0 + 2 * DAY_S)
     assert [made.id for made in journal.changes()] == ["id2"]
+
+
+@pytest.mark.parametrize(("rps", "p95_ms"), [(20_000.0, 2000.0), (9e14, 9e14), (MOST_REAL, MOST_REAL)])
+def test_sums_of_large_values_are_rolled_up(tmp_path: Path, rps: float, p95_ms: float) -> None:
+    """Hours of a busy server that is slow, and of one that says about the most that a message may say."""
+    settings = JournalSettings(keep_samples_h=0.5)
+    with Journal.open(journal_path(tmp_path)) as journal:
+        journal.record(*(sample("web1", float(at_s), rps, p95_ms) for at_s in range(2 * 3600)))
+        keep(journal, settings, T0 + 3 * 3600.0)
+        hours = journal.history("web", T0, 3600.0, until_unix_s=T0 + 2 * 3600.0)
+        day = journal.history("web", T0, 2 * 3600.0, until_unix_s=T0 + 2 * 3600.0)
+    kept = min(rps, 2**63 / schema.SCALE)
+    assert hours.nodes["web1"].rps == pytest.approx([kept, kept])
+    assert day.nodes["web1"].rt_p95_ms == pytest.approx([min(p95_ms, 2**63 / schema.SCALE)])

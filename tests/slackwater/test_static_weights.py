@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.messages import Cpu, Cycle, Message, Sample, ServerState, Traffic, Verdict
 from slackwater.lbengine.backends.haproxy.algorithms import weights_mean
 from slackwater.views.percentile import pooled_ms
-from slackwater.views.static_weights import estimate_ms, first_change
+from slackwater.views.static_weights import NotEstimated, estimate_ms, first_change
 from slackwater.views.why import Episode, episodes
 from slackwater.web.content.episodes import EpisodePage, page
 from tests.support.web_settings import settings_in
@@ -20,11 +21,12 @@ from tests.support.web_settings import settings_in
 T0 = 1_795_000_000.0
 """The Sample that decided the episode of web1."""
 PERIOD_S = 0.2
-Times = tuple[float, float, float, float]
-"""Mean, p50, p95 and p99 in ms."""
-CALM = (2.6, 2.0, 5.0, 9.0)
-SLOW = (33.0, 30.0, 60.0, 90.0)
-DRAINED = (1.2, 1.0, 2.0, 3.0)
+Times = tuple[float | None, float | None, float | None]
+"""p50, p95 and p99 in ms."""
+CALM = (2.0, 5.0, 9.0)
+SLOW = (30.0, 60.0, 90.0)
+DRAINED = (1.0, 2.0, 3.0)
+NONE = (None, None, None)
 
 
 def samples(
@@ -33,8 +35,8 @@ def samples(
     """Every period in [begin, end), in seconds from `T0`."""
     for number in range(round((end - begin) / period_s)):
         unix_s = T0 + begin + number * period_s
-        mean, p50, p95, p99 = times
-        traffic = Traffic(rps=rps, rt_mean_ms=mean, rt_p50_ms=p50, rt_p95_ms=p95, rt_p99_ms=p99)
+        p50, p95, p99 = times
+        traffic = Traffic(rps=rps, rt_p50_ms=p50, rt_p95_ms=p95, rt_p99_ms=p99)
         yield Sample(1, node, "web", unix_s, "boot", number, period_s, cpu=Cpu("cgroup", 0.5), traffic=traffic)
 
 
@@ -95,7 +97,8 @@ def test_servers_count_by_their_baselines_and_not_by_their_requests() -> None:
     seen = {"web1": [(10.0, *SLOW)], "web2": [(90.0, *CALM)]}
     assert estimate_ms(seen, {"web1": 50.0, "web2": 50.0}, 0.95) == pooled_ms([(1.0, *SLOW), (1.0, *CALM)], 0.95)
     assert estimate_ms(seen, {"web1": 0.0, "web2": 100.0}, 0.95) == pooled_ms([(1.0, *CALM)], 0.95)
-    assert estimate_ms({"web1": [(10.0, *SLOW)]}, {"web1": 50.0, "web2": 50.0}, 0.95) is None
+    with pytest.raises(NotEstimated, match="web2"):
+        estimate_ms({"web1": [(10.0, *SLOW)]}, {"web1": 50.0, "web2": 50.0}, 0.95)
 
 
 def test_weights_that_were_never_lowered_need_no_estimate(tmp_path: Path) -> None:
@@ -134,6 +137,88 @@ def test_a_server_that_falls_behind_gives_no_estimate(tmp_path: Path) -> None:
     episode = shown(tmp_path, messages)
     assert episode.static_ms is None
     assert "answered only 30% of its requests" in episode.static_note
+
+
+def without_samples(messages: list[Message], node: str) -> list[Message]:
+    return [message for message in messages if not isinstance(message, Sample) or message.node != node]
+
+
+def test_a_server_that_answers_now_and_then_gives_no_estimate(tmp_path: Path) -> None:
+    """It answers in two of six Samples before a weight is changed."""
+    messages = without_samples(an_episode(lowered=1.0), "web1")
+    messages += samples("web1", -20.0, -0.2, 80.0, CALM)
+    for number, times in enumerate((SLOW, NONE, NONE, NONE, NONE, SLOW)):
+        begin = -0.2 + number * PERIOD_S
+        messages += samples("web1", begin, begin + PERIOD_S, 80.0 if times is SLOW else 0.0, times)
+    episode = shown(tmp_path, messages)
+    assert episode.static_ms is None
+    assert "answered only 33% of its requests" in episode.static_note
+
+
+def test_one_slow_sample_among_many_does_not_stand_for_all(tmp_path: Path) -> None:
+    messages = without_samples(an_episode(lowered=8.0), "web1")
+    messages += samples("web1", -20.0, -0.2, 80.0, CALM)
+    messages += samples("web1", -0.2, 7.0, 80.0, SLOW)
+    messages += samples("web1", 7.0, 7.2, 80.0, (3000.0, 3000.0, 3000.0))
+    messages += samples("web1", 7.2, 8.0, 80.0, SLOW)
+    assert shown(tmp_path, messages).static_ms == pytest.approx(pooled_ms([(1.0, *SLOW), (1.0, *CALM)], 0.95), rel=0.1)
+
+
+def test_a_server_that_is_as_quick_as_usual_gives_no_estimate(tmp_path: Path) -> None:
+    messages = without_samples(an_episode(), "web1")
+    episode = shown(tmp_path, [*messages, *samples("web1", -20.0, 10.0, 80.0, CALM)])
+    assert episode.static_ms is None
+    assert "its response times were not above the usual ones" in episode.static_note
+
+
+def test_two_servers_that_are_slow_at_once_give_no_estimate(tmp_path: Path) -> None:
+    also = [
+        Verdict(1, "web2", "web", T0 - 20.0, "calm", T0 - 20.0, 0.0, [], "m"),
+        Verdict(1, "web2", "web", T0 + 0.3, "interference", T0 + 0.2, 0.95, ["run delay"], "m"),
+        Verdict(1, "web2", "web", T0 + 10.0, "calm", T0 + 10.0, 0.0, [], "m"),
+    ]
+    episode = shown(tmp_path, [*an_episode(), *also])
+    assert episode.static_ms is None
+    assert "web2 was slow at the same time" in episode.static_note
+
+
+def test_an_outage_of_the_balancer_does_not_make_an_estimate_a_measurement(tmp_path: Path) -> None:
+    """The newest Cycle has no servers."""
+    known = cycle(0.0, 0).servers
+    outage = msgspec.structs.replace(cycle(12.0, 0), servers=[], outage="no_answer", last_known=known)
+    episode = shown(tmp_path / "outage", [*an_episode(), outage])
+    assert not episode.static_is_measured
+    assert episode.static_ms == shown(tmp_path / "none", an_episode()).static_ms
+    episode = shown(tmp_path / "nothing", [*an_episode(), msgspec.structs.replace(outage, last_known=[])])
+    assert episode.static_note == "no estimate: the baseline weights are not known"
+    half_seen = msgspec.structs.replace(cycle(12.0, 100), servers=known[:1], unseen=1)
+    episode = shown(tmp_path / "half", [*an_episode(), half_seen])
+    assert episode.static_note == "no estimate: the baseline weights are not known"
+
+
+def test_a_backup_server_and_one_that_answers_nothing_have_no_share(tmp_path: Path) -> None:
+    more = [ServerState("web3", "up", 100, 100, 100, backup=True), ServerState("web4", "down", 100, 100, 100)]
+    messages: list[Message] = [
+        msgspec.structs.replace(message, servers=[*message.servers, *more]) if isinstance(message, Cycle) else message
+        for message in an_episode()
+    ]
+    messages += samples("web4", -20.0, 10.0, 0.0, NONE)
+    assert shown(tmp_path / "more", messages).static_ms == shown(tmp_path / "two", an_episode()).static_ms
+
+
+def test_a_server_without_response_times_is_named(tmp_path: Path) -> None:
+    episode = shown(tmp_path, without_samples(an_episode(), "web2"))
+    assert episode.static_note == "no estimate: the response times of web2 before it began are not known"
+
+
+def test_the_only_server_is_estimated_from_its_own_times(tmp_path: Path) -> None:
+    messages: list[Message] = []
+    for message in without_samples(an_episode(), "web2"):
+        alone = isinstance(message, Cycle) and msgspec.structs.replace(message, servers=message.servers[:1])
+        messages.append(alone or message)
+    episode = shown(tmp_path, messages)
+    assert episode.static_ms == pytest.approx(SLOW[1], rel=0.05)
+    assert "other servers" not in episode.static_note
 
 
 def test_samples_that_are_no_longer_kept_give_no_estimate(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_an_episode_shows_why_what_was_done_and_what_came_of_it(client: FlaskCli
 @pytest.mark.parametrize(
     ("balance", "weights_mean", "shown"),
     [
-        ("roundrobin", "share", "no estimate: too little was measured before it began"),
+        ("roundrobin", "share", "no estimate: the response times of web1 before it began are not known"),
         ("leastconn", "concurrency", "no estimate: under `leastconn` weights do not determine how requests are split"),
         ("random", "draws", "no estimate: under `random` weights do not determine how requests are split"),
         ("wlc", "concurrency", "no estimate: under `wlc` weights do not determine how requests are split"),

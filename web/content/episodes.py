@@ -18,6 +18,8 @@ from slackwater.views.change_lines import ChangeLine, change_lines
 from slackwater.views.harm import ONSET_S
 from slackwater.views.percentile import pooled_ms
 from slackwater.views.pool import NOTHING, SYMBOLS, WORDS, duration, milliseconds
+from slackwater.views.static_weights import NotEstimated
+from slackwater.views.together import leading
 from slackwater.views.why import Episode, Marked, episodes, with_changes
 from slackwater.web.content.pool import MOST_DRAWN, episode_url, number, percent
 
@@ -252,7 +254,7 @@ def _signal(
 def _felt(means: dict[str, NodeSeries]) -> float | None:
     """The p95 over all requests."""
     known = [
-        (series.rps[0] or 0.0, series.rt_mean_ms[0], series.rt_p50_ms[0], series.rt_p95_ms[0], series.rt_p99_ms[0])
+        (series.rps[0] or 0.0, series.rt_p50_ms[0], series.rt_p95_ms[0], series.rt_p99_ms[0])
         for series in means.values()
     ]
     return pooled_ms(known, 0.95)
@@ -263,9 +265,14 @@ def _static(
 ) -> tuple[float | None, bool, str]:
     """What static weights would have given in ms, whether it was measured, and its ground or why there is none."""
     cycle = journal.latest_cycle(pool.name)
-    if cycle is None:
+    servers = [] if cycle is None or cycle.unseen else cycle.servers or cycle.last_known
+    if cycle is None or not servers:
         return None, False, "no estimate: the baseline weights are not known"
-    baselines = {pool.servers.get(server.server, server.server): float(server.full_weight) for server in cycle.servers}
+    baselines = {
+        pool.servers.get(server.server, server.server): float(server.full_weight)
+        for server in servers
+        if not server.backup
+    }
     if static_weights.stayed(during, baselines):
         return _felt(_means(during)), True, "All weights stayed at their baselines: this is what users felt."
     if cycle.weights_mean is None:
@@ -274,8 +281,12 @@ def _static(
         return None, False, f"no estimate: under `{cycle.balance}` weights do not determine how requests are split"
     if before.step_s > FINEST_S:
         return None, False, "no estimate: the Samples of its first moments are no longer kept"
-    estimate_ms, ground = static_weights.estimate(journal, pool, episode.node, episode.since_unix_s, baselines, before)
-    return estimate_ms, False, ground
+    since = leading(episode.parts).since_unix_s
+    try:
+        estimate_ms, basis = static_weights.estimate(journal, pool, episode.node, since, baselines, before)
+    except NotEstimated as reason:
+        return None, False, f"no estimate: {reason}"
+    return estimate_ms, False, basis
 
 
 def _done(changes: Sequence[Change]) -> list[ChangeLine]:

@@ -10,8 +10,8 @@ from slackwater.core.journal.journal import Journal
 from slackwater.core.journal.series import values_a_step
 from slackwater.core.messages import Resource, State
 
-Requests = tuple[float, float | None, float | None, float | None, float | None]
-"""A server's requests in a step: their number per second; mean, p50, p95 and p99 of their response times in ms."""
+Requests = tuple[float, float | None, float | None, float | None]
+"""A server's requests in a step: their number per second, and the p50, p95 and p99 of their response times in ms."""
 
 
 class Begin(NamedTuple):

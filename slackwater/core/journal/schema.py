@@ -66,19 +66,17 @@ PRUNE_NODES = "DELETE FROM nodes WHERE " + " AND ".join(
 
 
 def _mean(name: str, count: str) -> str:
-    """Response times: mean over requests, not over Samples; a Sample without traffic has none."""
-    if name.startswith("rt_"):
-        return (
-            f"sum({name} * rps * {count}) * 1.0 / nullif(sum(CASE WHEN {name} IS NOT NULL THEN rps * {count} END), 0)"
-        )
-    return f"sum({name} * {count}) * 1.0 / nullif(sum(CASE WHEN {name} IS NOT NULL THEN {count} END), 0)"
+    """Response times: mean over requests, not over Samples; a Sample without traffic has none. In floating point: a
+    sum of whole numbers beyond 64 bits is an error of SQLite's."""
+    weight = f"1.0 * rps * {count}" if name.startswith("rt_") else f"1.0 * {count}"
+    return f"sum({name} * {weight}) / nullif(sum(CASE WHEN {name} IS NOT NULL THEN {weight} END), 0)"
 
 
 def _means(names: Iterable[str], count: str = "1", scale: str = "") -> str:
     return ", ".join(f"{_mean(name, count)}{scale} AS {name}" for name in names)
 
 
-_REQUESTS = ("rps", "rt_mean_ms", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms")
+_REQUESTS = ("rps", "rt_p50_ms", "rt_p95_ms", "rt_p99_ms")
 _READ = (*_REQUESTS, "cpu")
 SIGNALS = (
     *_REQUESTS,

@@ -22,7 +22,6 @@ class NodeSeries(msgspec.Struct):
     """One node's series on the grid of its `PoolSeries`; None where nothing was measured."""
 
     rps: list[float | None]
-    rt_mean_ms: list[float | None]
     rt_p50_ms: list[float | None]
     rt_p95_ms: list[float | None]
     rt_p99_ms: list[float | None]
@@ -53,7 +52,6 @@ class Reading(msgspec.Struct):
     """A node's means over its last seconds; None where nothing was measured."""
 
     rps: float | None
-    rt_mean_ms: float | None
     rt_p50_ms: float | None
     rt_p95_ms: float | None
     rt_p99_ms: float | None
