@@ -1,7 +1,7 @@
-"""Writes docs/reference/{settings,messages,metrics,api,command-line}.md: from the declared settings, schema/, the code
-of the metrics, the description of the API, and what `--help` of each command prints; that of the lab's commands goes to
-docs/how-it-works/lab-commands.md. And the README.md of each Ansible role, from its argument_specs.yml; and
-CONTRIBUTING.md's lists, from tools/adding.toml.
+"""Writes docs/reference/{settings,messages,metrics,alerts,api,command-line}.md: from the declared settings, schema/,
+the code of the metrics, the rules for Prometheus, the description of the API, and what `--help` of each command prints;
+that of the lab's commands goes to docs/how-it-works/lab-commands.md. And the README.md of each Ansible role, from its
+argument_specs.yml; and CONTRIBUTING.md's lists, from tools/adding.toml.
 
 `--check` writes nothing and exits 1 when a page is not what it would be.
 """
@@ -23,6 +23,7 @@ from typing import Any
 from unittest import mock
 
 import click
+import yaml  # type: ignore[import-untyped]
 
 import slackwater.lbengine.backends.table  # noqa: F401  (declares the balancers that a configuration can name)
 from slackwater.controller.cli.added import place_of
@@ -41,6 +42,7 @@ MARGIN = 2
 """Columns that click leaves free in a terminal of this width."""
 NOTE = "Written by `tools/reference_docs.py` from {source}; change that, then run `make docs`.\n"
 Json = dict[str, Any]
+PLACEHOLDER = re.compile(r"\{\{ \$(?:labels\.(\w+)|value)[^}]*\}\}")
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
@@ -211,6 +213,30 @@ def metrics() -> str:
     )
 
 
+def alerts() -> str:
+    """Each alert: when it fires, and what to do first."""
+    rows = []
+    for file in ("alerts.yml", "slo.yml"):
+        groups = yaml.safe_load((ROOT / "web/monitoring" / file).read_text(encoding="utf-8"))["groups"]
+        for rule in (rule for group in groups for rule in group["rules"] if "alert" in rule):
+            texts = [PLACEHOLDER.sub(shown_label, rule["annotations"][key]) for key in ("summary", "description")]
+            rows.append((f"`{rule['alert']}`", rule["labels"]["severity"], rule.get("for", "at once"), *texts))
+    return "\n".join(
+        [
+            "# Alerts\n",
+            NOTE.format(source="`web/monitoring/alerts.yml` and `slo.yml`"),
+            "How to have them: [observability](../operations/observability.md). If users suffer meanwhile:\n"
+            "[stop it](../operations/README.md#stop-it-at-3-am).\n",
+            table(("alert", "severity", "fires after", "it says", "then"), sorted(rows)),
+        ]
+    )
+
+
+def shown_label(placeholder: re.Match[str]) -> str:
+    """`{{ $labels.pool }}` as POOL; a value as N."""
+    return placeholder[1].upper() if placeholder[1] else "N"
+
+
 def api() -> str:
     """Each path of the API, then the structs of the answers."""
     whole = described_api.description()
@@ -328,6 +354,7 @@ PAGES = {
     "docs/reference/settings.md": settings,
     "docs/reference/messages.md": messages,
     "docs/reference/metrics.md": metrics,
+    "docs/reference/alerts.md": alerts,
     "docs/reference/api.md": api,
     "docs/reference/command-line.md": command_line,
     "docs/how-it-works/lab-commands.md": lab_commands,

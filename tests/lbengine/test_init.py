@@ -399,3 +399,11 @@ def test_machines_of_the_same_name_get_names_of_their_own() -> None:
     assert lines[0].endswith("< /state/passwords/b-web0.password")
     assert lines[0].startswith("ssh root@10.0.1.1 ")
     assert lines[1].startswith("slackwater bus node settings b-web0 --port 8080 | ssh root@10.0.1.1 ")
+
+
+def test_a_monitor_looks_where_its_requests_arrive() -> None:
+    """Behind 127.0.0.1 that is the loopback interface."""
+    pools, _ = choose(survey_of(a=["10.0.0.1:80", "127.0.0.1:8080"]))
+    lines = [lines_for(node, Path("/state/passwords"), "", interface="ens3")[1] for node in pools[0].nodes]
+    assert lines[0].startswith("slackwater bus node settings web0 --interface ens3 | ")
+    assert " --port 8080 --interface lo | " in lines[1]

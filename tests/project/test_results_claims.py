@@ -71,10 +71,10 @@ def test_the_readme_has_the_evaluations_and_the_guests_figures() -> None:
     assert f"{alone} ms and {stock}, and {monitors} ms with a small program" in readme
     (row,) = re.findall(r"(?m)^\| `all`: (.*)$", guests.partition("## Mean, ms")[2].partition("\n## ")[0])
     stock_ms, monitors_ms, alone_ms = (re.sub(r"[^\d.]", "", cell) for cell in row.split(" | ")[1:4])
-    assert f"machines rose from {stock_ms} to {alone_ms} ms, with monitors to {monitors_ms}" in readme
+    assert f"machines took {alone_ms} ms on average instead of {stock_ms}, with monitors {monitors_ms}" in readme
     (lab, lab_runs), (of_guests, guests_runs) = wrong_moves(EVALUATION, "alone"), wrong_moves(guests, "alone")
-    assert f"where no neighbour was {lab} times in {lab_runs} runs, with them never" in readme
-    assert f"in virtual machines {of_guests} times in {guests_runs}, with them once" in readme
+    wrongly = f"{lab} times in {lab_runs} runs, and {of_guests} times in {guests_runs} in virtual machines"
+    assert f"wrongly lowered a weight {wrongly}; with monitors never, and once" in readme
     assert (wrong_moves(EVALUATION, "with monitors")[0], wrong_moves(guests, "with monitors")[0]) == ("0", "1")
 
 

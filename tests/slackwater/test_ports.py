@@ -18,7 +18,7 @@ def test_what_is_spoken_stands_behind_a_port_where_it_is_not_usual_there() -> No
         "8443:unknown",
     ]
     text = node_text("web1", "web", "nats://b:1", [parse_port("80"), parse_port("8443:unknown")], has_authority=False)
-    assert tomllib.loads(text)["sniffer"]["ports"] == [80, "8443:unknown"]
+    assert tomllib.loads(text)["sniffer"] == {"interface": "eth0", "ports": [80, "8443:unknown"]}
     assert parse_port("11211:http1") == Port(11211, "http1")
 
 

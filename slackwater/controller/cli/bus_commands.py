@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from slackwater.controller.own_bus import private, taken_over
 from slackwater.core.bus import nats_server
 from slackwater.core.bus.config import WSENGINE, ListedNode, Tls, config_text, passwords_in, read_nodes, users
-from slackwater.core.bus.node_settings import node_text
+from slackwater.core.bus.node_settings import INTERFACE, node_text
 from slackwater.core.bus.ports import Port, parse_port
 from slackwater.core.config import CONTROL, CONTROLLER, ConfigError
 from slackwater.core.files import text_of, write_secret
@@ -135,9 +135,17 @@ class PortType(click.ParamType[Port]):
     help="A port of its web server, and what it speaks (unknown for TLS) unless it is usual there; may be repeated.",
 )
 @click.option("--no-port", is_flag=True, help="Its web server has Unix sockets alone: no traffic is looked at.")
+@click.option(
+    "--interface",
+    default=INTERFACE,
+    show_default=True,
+    help="The interface on which its requests arrive; `ip route` on it shows their names.",
+)
 @config_option
 @json_option
-def settings(name: str, ports: tuple[Port, ...], no_port: bool, config_path: Path, as_json: bool) -> None:
+def settings(
+    name: str, ports: tuple[Port, ...], no_port: bool, interface: str, config_path: Path, as_json: bool
+) -> None:
     """Print the settings of NODE's monitor, for its /etc/slackwater/node.toml. There is no secret in them."""
     if no_port and click.get_current_context().get_parameter_source("ports") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--no-port and --port exclude each other.")
@@ -145,7 +153,8 @@ def settings(name: str, ports: tuple[Port, ...], no_port: bool, config_path: Pat
     for node in nats_server.nodes_of(controller):
         if node.name == name:
             bus, has_authority = controller.bus, bool(controller.bus.tls_ca)
-            text = node_text(name, node.pool, bus.address, () if no_port else ports, has_authority=has_authority)
+            looked_at = () if no_port else ports
+            text = node_text(name, node.pool, bus.address, looked_at, has_authority=has_authority, interface=interface)
             tell({"pool": node.pool, "node": name, "node_toml": text}, text.rstrip("\n"), as_json)
             return
     raise ConfigError(f"no node `{name}`; `slackwater bus node list` prints them")

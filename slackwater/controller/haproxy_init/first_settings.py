@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from slackwater.core.bus.node_settings import AUTHORITY, GROUP, PASSWORD, SETTINGS, toml_text
+from slackwater.core.bus.node_settings import AUTHORITY, GROUP, INTERFACE, PASSWORD, SETTINGS, toml_text
 from slackwater.core.bus.ports import port_of
 from slackwater.core.messages import is_name, is_server_name
 from slackwater.lbengine.backends.haproxy.survey import FoundBackend, FoundServer, Survey
@@ -257,15 +257,18 @@ def settings_text(survey: Survey, pools: Sequence[NewPool], state_dir: str = "")
     return "\n".join(lines) + "\n"
 
 
-def lines_for(node: NewNode, passwords: Path, tls_ca: str, config: str = "") -> list[str]:
+def lines_for(node: NewNode, passwords: Path, tls_ca: str, config: str = "", interface: str = INTERFACE) -> list[str]:
     """Commands that set up a web server from this host: its password, then its settings.
 
     With an authority of the site's own (`tls_ca`) the authority's certificate comes first. `config`: the controller's
-    file, unless it is at its usual place.
+    file, unless it is at its usual place. `interface`: where requests arrive at a web server of another machine; one
+    of this machine has them from the loopback interface, whichever of its addresses it has.
     """
     login = shlex.quote(f"root@{node.host or node.server}")
     password = shlex.quote(str(passwords / f"{node.name}.password"))
     options = "" if node.ports == ["80"] else "".join(f" --port {port}" for port in node.ports) or " --no-port"
+    interface = "lo" if node.is_here else interface
+    options += f" --interface {shlex.quote(interface)}" if interface != INTERFACE and node.ports else ""
     options += f" --config {shlex.quote(config)}" if config else ""
 
     def on_node(command: str) -> str:

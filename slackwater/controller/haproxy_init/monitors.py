@@ -35,6 +35,7 @@ from slackwater.controller.own_bus import ADDS, private, taken_over
 from slackwater.core.bus import nats_server
 from slackwater.core.bus.authority import AuthorityFiles
 from slackwater.core.bus.config import ListedNode, parse_nodes
+from slackwater.core.bus.node_settings import INTERFACE
 from slackwater.core.config import ConfigError, ControllerSettings, is_loopback, parse, read
 from slackwater.core.options import an_address, config_option, json_option, tell
 from slackwater.core.state_dir import running_serve
@@ -88,6 +89,12 @@ class MonitorsResult(msgspec.Struct, frozen=True):
     type=click.Path(path_type=Path),
     help="HAProxy's configuration, as for `init`, for the protocols of its servers.",
 )
+@click.option(
+    "--interface",
+    default=INTERFACE,
+    show_default=True,
+    help="The interface of the web servers on which requests arrive; `ip route` on them shows their names.",
+)
 @click.option("--dry-run", is_flag=True, help="Write nothing; print what would be written.")
 @json_option
 def monitors(
@@ -97,6 +104,7 @@ def monitors(
     tls_key: str | None,
     tls_ca: str | None,
     haproxy_cfg: Path | None,
+    interface: str,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -146,7 +154,11 @@ def monitors(
         certificate=certificate,
         restart=changed != there and running_serve(new.state_dir) is not None,
         nodes=[
-            NodeLines(node.name, node.pool, lines_for(node, new.bus_folder / "passwords", new.bus.tls_ca, named))
+            NodeLines(
+                node.name,
+                node.pool,
+                lines_for(node, new.bus_folder / "passwords", new.bus.tls_ca, named, interface),
+            )
             for node in nodes
         ],
     )

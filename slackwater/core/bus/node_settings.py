@@ -12,9 +12,13 @@ AUTHORITY = "/etc/slackwater/authority.pem"
 SETTINGS = "/etc/slackwater/node.toml"
 GROUP = "slackwater-node"
 """The monitor's group; the package makes it."""
+INTERFACE = "eth0"
+"""The interface on which requests arrive, unless another is named."""
 
 
-def node_text(node: str, pool: str, url: str, ports: Sequence[Port], *, has_authority: bool) -> str:
+def node_text(
+    node: str, pool: str, url: str, ports: Sequence[Port], *, has_authority: bool, interface: str = INTERFACE
+) -> str:
     """node.toml of a web server. Without ports no traffic is looked at: the usual port may be another program's."""
     lines = [
         "# Written by `slackwater bus node settings`.",
@@ -28,10 +32,10 @@ def node_text(node: str, pool: str, url: str, ports: Sequence[Port], *, has_auth
         *([f"tls_ca = {toml_text(AUTHORITY)}"] if has_authority else []),
         "",
         "[sniffer]",
-        f"ports = [{', '.join(toml_text(str(port)) if port.protocol else str(port) for port in ports)}]"
-        if ports
-        else 'interface = ""',
+        f"interface = {toml_text(interface if ports else '')}",
     ]
+    if ports:
+        lines.append(f"ports = [{', '.join(toml_text(str(port)) if port.protocol else str(port) for port in ports)}]")
     return "\n".join(lines) + "\n"
 
 
