@@ -153,7 +153,8 @@ def messages() -> str:
     parts.append(
         "Every message on the bus is one JSON object, but for Samples: a monitor sends the same object in\n"
         "MessagePack. A first byte of 128 and above tells them apart. Unknown fields are ignored. A wrong type is\n"
-        "refused. A value that could not be measured is `null` or left out. Golden examples: `schema/examples/`.\n"
+        "refused; so are a number beyond 10^15, a whole one beyond 64 bits, and a time after 2099. A value that could\n"
+        "not be measured is `null` or left out. Golden examples: `schema/examples/`.\n"
     )
     types: Json = {}
     for kind in KINDS:

@@ -85,6 +85,6 @@ def decode(data: bytes | str) -> Sample:
         sample = (_decode_binary if is_binary(data) else _decode)(data)
     except UNREADABLE as error:
         raise refusal("sample", data, error) from None
-    if not (_is_name(sample.node) and _is_name(sample.pool) and sample.period_s < math.inf):
+    if not (_is_name(sample.node) and _is_name(sample.pool)):
         messages.decode("sample", data)  # it refuses such a Sample
     return sample

@@ -67,8 +67,8 @@ def estimate(
     before = {other: _answered(calm, other) for other in baselines}
     seen = {other: [each.requests for each in answered] for other, answered in before.items()}
     estimate_ms(seen, baselines, 0.95)  # each server was measured
-    usual_ms = pooled_ms(seen[node], 0.95)
-    if usual_ms is None:
+    usual_ms, usual_rps = pooled_ms(seen[node], 0.95), _rps(before[node])
+    if usual_ms is None or not usual_rps:
         raise NotEstimated("this server answered no requests before it began")
     begin, last = since_unix_s - ONSET_S, since_unix_s + LONGEST_S
     weights = journal.history(pool.name, begin, WEIGHTS_STEP_S, until_unix_s=last, servers=pool.servers)
@@ -77,8 +77,8 @@ def estimate(
         raise NotEstimated("the weights of that time are not known")
     until = max(changed, since_unix_s + ONSET_S)
     for span in slow_times(journal, pool.name, begin):
-        if span.node != node and span.since_unix_s < until:
-            raise NotEstimated(f"{span.node} was slow at the same time")
+        if span.node != node and span.node in baselines and span.since_unix_s < until:
+            raise NotEstimated(f"{span.node} had an episode at about the same time")
     samples = journal.history(pool.name, begin, SAMPLES_STEP_S, until_unix_s=changed + LATE_S, nodes=[node])
     own = _slow(_answered(samples, node), usual_ms, changed)
     if not own and changed < since_unix_s:
@@ -88,10 +88,10 @@ def estimate(
     number = math.fsum(each.number for each in own)
     if number < LEAST_REQUESTS:
         raise NotEstimated(
-            f"only {number:.0f} requests were answered while it was slow and no weight was changed, expected at least"
-            f" {LEAST_REQUESTS}"
+            f"only {number:.0f} requests came to this server while it was slow and no weight was changed, expected at"
+            f" least {LEAST_REQUESTS}"
         )
-    share = _rps([each for each in own if each.begin_unix_s < changed]) / _rps(before[node])
+    share = _rps([each for each in own if each.begin_unix_s < changed]) / usual_rps
     if share < LEAST_ANSWERED:
         raise NotEstimated(
             f"this server answered only {share:.0%} of its requests before a weight was changed; how far its queue"
@@ -100,8 +100,8 @@ def estimate(
     p95_ms = estimate_ms({**seen, node: [(each.number, *each.requests[1:]) for each in own]}, baselines, 0.95)
     others = ", and from the other servers' times before it began" if len(baselines) > 1 else ""
     return p95_ms, (
-        f"An estimate from the {number:.0f} requests that this server answered while it was slow and all weights were"
-        f" at their baselines{others}. Its queue would have grown later; that is not in it."
+        f"An estimate from the {number:.0f} requests that came to this server while it was slow and all weights were at"
+        f" their baselines{others}. Its queue would have grown later; that is not in it."
     )
 
 
@@ -140,7 +140,8 @@ def _answered(history: PoolSeries, node: str) -> list[Answered]:
 
 
 def _rps(answered: Sequence[Answered]) -> float:
-    return math.fsum(each.number for each in answered) / math.fsum(each.seconds for each in answered)
+    seconds = math.fsum(each.seconds for each in answered)
+    return math.fsum(each.number for each in answered) / seconds if seconds else 0.0
 
 
 def _slow(answered: Sequence[Answered], usual_ms: float, changed_unix_s: float) -> list[Answered]:
@@ -152,7 +153,7 @@ def _slow(answered: Sequence[Answered], usual_ms: float, changed_unix_s: float) 
         return []
     slow_ms = statistics.median(above_ms)
     limit_ms = math.sqrt(usual_ms * slow_ms)
-    first = next(slot for slot, each in enumerate(unchanged) if each.p95_ms > limit_ms)
+    first = next(slot for slot, each in enumerate(unchanged) if each.p95_ms >= limit_ms)
     until = changed_unix_s + min(LATE_S, slow_ms / 1000.0)
     return [each for each in answered[first:] if each.begin_unix_s < until]
 

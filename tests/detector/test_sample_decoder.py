@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +57,14 @@ def test_a_judge_fed_with_it_says_the_same() -> None:
         assert quick.tick(now_s, [decode(encoded) for encoded in batch]) == full.tick(now_s, [*map(whole, batch)])
 
 
-@pytest.mark.parametrize("in_form", [msgspec.json.encode, msgspec.msgpack.encode])
-def test_nothing_of_infinite_length_gets_in(in_form: Callable[[object], bytes]) -> None:
-    plain = json.loads(FILES[1].read_bytes())
-    for period_s in (math.inf, math.nan):
-        data = in_form({**plain, "period_s": period_s})
-        with pytest.raises(MessageError, match=r"\$\.period_s"):
-            decode(data)
-        with pytest.raises(MessageError, match=r"\$\.period_s"):
-            whole(data)
-    endless = decode(in_form({**plain, "next_within_s": math.inf}))
-    assert np.isnan(table_of([row_of(endless)], "web").columns["next_within_s"]).all()
+@pytest.mark.parametrize("field", ["period_s", "next_within_s"])
+@pytest.mark.parametrize("seconds", [math.inf, math.nan])
+def test_nothing_of_infinite_length_gets_in(field: str, seconds: float) -> None:
+    """JSON has no such numbers; MessagePack has."""
+    data = msgspec.msgpack.encode({**json.loads(FILES[1].read_bytes()), field: seconds})
+    for read in (decode, whole):
+        with pytest.raises(MessageError, match=rf"\$\.{field}"):
+            read(data)
 
 
 def broken(change: dict[str, Any]) -> bytes:

@@ -407,3 +407,6 @@ def test_a_monitor_looks_where_its_requests_arrive() -> None:
     lines = [lines_for(node, Path("/state/passwords"), "", interface="ens3")[1] for node in pools[0].nodes]
     assert lines[0].startswith("slackwater bus node settings web0 --interface ens3 | ")
     assert " --port 8080 --interface lo | " in lines[1]
+    pools, _ = choose(survey_of(a=["127.0.0.1:8080", "127.0.0.2:8080"]))
+    lines = [lines_for(node, Path("/state/passwords"), "", interface="ens3")[1] for node in pools[0].nodes]
+    assert all(" --port 8080 --interface lo | " in line for line in lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -179,7 +180,7 @@ def test_two_servers_that_are_slow_at_once_give_no_estimate(tmp_path: Path) -> N
     ]
     episode = shown(tmp_path, [*an_episode(), *also])
     assert episode.static_ms is None
-    assert "web2 was slow at the same time" in episode.static_note
+    assert "web2 had an episode at about the same time" in episode.static_note
 
 
 def test_an_outage_of_the_balancer_does_not_make_an_estimate_a_measurement(tmp_path: Path) -> None:
@@ -194,6 +195,9 @@ def test_an_outage_of_the_balancer_does_not_make_an_estimate_a_measurement(tmp_p
     half_seen = msgspec.structs.replace(cycle(12.0, 100), servers=known[:1], unseen=1)
     episode = shown(tmp_path / "half", [*an_episode(), half_seen])
     assert episode.static_note == "no estimate: the baseline weights are not known"
+    one_of_two_haproxies = msgspec.structs.replace(cycle(12.0, 100), servers=known, unseen=1)
+    episode = shown(tmp_path / "all seen", [*an_episode(), one_of_two_haproxies])
+    assert episode.static_ms == shown(tmp_path / "none", an_episode()).static_ms
 
 
 def test_a_backup_server_and_one_that_answers_nothing_have_no_share(tmp_path: Path) -> None:
@@ -204,6 +208,31 @@ def test_a_backup_server_and_one_that_answers_nothing_have_no_share(tmp_path: Pa
     ]
     messages += samples("web4", -20.0, 10.0, 0.0, NONE)
     assert shown(tmp_path / "more", messages).static_ms == shown(tmp_path / "two", an_episode()).static_ms
+
+
+def test_an_episode_that_began_as_something_else_counts_from_where_its_neighbour_did(tmp_path: Path) -> None:
+    before = Verdict(1, "web1", "web", T0 - 6.0, "overload", T0 - 6.0, 0.2, ["cpu"], "m")
+    messages = sorted([*an_episode(), before], key=lambda message: message.time_unix_s)
+    episode = shown(tmp_path / "more", messages)
+    assert episode.since_unix_s == T0 - 6.0
+    assert episode.static_ms == pytest.approx(pooled_ms([(1.0, *SLOW), (1.0, *CALM)], 0.95), rel=0.05)
+
+
+def test_a_server_that_answered_next_to_nothing_before_gives_no_estimate(tmp_path: Path) -> None:
+    messages = without_samples(an_episode(), "web1")
+    messages += samples("web1", -20.0, -10.0, 0.0, NONE)
+    messages += samples("web1", -10.0, -9.8, 5e-324, CALM)
+    messages += samples("web1", -9.8, -0.2, 0.0, NONE)
+    messages += samples("web1", -0.2, 10.0, 80.0, SLOW)
+    episode = shown(tmp_path, messages)
+    assert episode.static_note == "no estimate: this server answered no requests before it began"
+
+
+def test_response_times_that_hardly_differ_break_nothing(tmp_path: Path) -> None:
+    messages = without_samples(an_episode(), "web1")
+    messages += samples("web1", -20.0, -0.2, 80.0, (1.5, 1.5, 1.5))
+    messages += samples("web1", -0.2, 10.0, 80.0, (math.nextafter(1.5, 2.0),) * 3)
+    assert shown(tmp_path, messages).static_note
 
 
 def test_a_server_without_response_times_is_named(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_pages_are_shown_whatever_nodes_say_of_their_traffic(
     """The least and the most that a message may say."""
     traffic = Traffic(value, value, value, value, value, errors_per_s=value)
     for n in (1, 2):
-        for ago_s in range(60):
+        for ago_s in reversed(range(60)):
             journal.record(Sample(1, f"web{n}", "web", T0 - ago_s, "boot", 100 - ago_s, 1.0, traffic=traffic))
     episode = f"/pools/web/episodes/web1/{round((T0 - 42) * 1000)}"
     history = "/api/v1/pools/web/history"

@@ -265,14 +265,11 @@ def _static(
 ) -> tuple[float | None, bool, str]:
     """What static weights would have given in ms, whether it was measured, and its ground or why there is none."""
     cycle = journal.latest_cycle(pool.name)
-    servers = [] if cycle is None or cycle.unseen else cycle.servers or cycle.last_known
-    if cycle is None or not servers:
+    servers = [] if cycle is None else cycle.servers or cycle.last_known
+    shown = {pool.servers.get(server.server, server.server): server for server in servers}
+    if cycle is None or not shown or (cycle.unseen and not shown.keys() >= during.nodes.keys()):
         return None, False, "no estimate: the baseline weights are not known"
-    baselines = {
-        pool.servers.get(server.server, server.server): float(server.full_weight)
-        for server in servers
-        if not server.backup
-    }
+    baselines = {node: float(server.full_weight) for node, server in shown.items() if not server.backup}
     if static_weights.stayed(during, baselines):
         return _felt(_means(during)), True, "All weights stayed at their baselines: this is what users felt."
     if cycle.weights_mean is None:

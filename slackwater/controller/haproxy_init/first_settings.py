@@ -261,13 +261,13 @@ def lines_for(node: NewNode, passwords: Path, tls_ca: str, config: str = "", int
     """Commands that set up a web server from this host: its password, then its settings.
 
     With an authority of the site's own (`tls_ca`) the authority's certificate comes first. `config`: the controller's
-    file, unless it is at its usual place. `interface`: where requests arrive at a web server of another machine; one
-    of this machine has them from the loopback interface, whichever of its addresses it has.
+    file, unless it is at its usual place. `interface`: where requests arrive at a web server of another machine; a
+    server at a loopback address has them from the loopback interface.
     """
     login = shlex.quote(f"root@{node.host or node.server}")
     password = shlex.quote(str(passwords / f"{node.name}.password"))
     options = "" if node.ports == ["80"] else "".join(f" --port {port}" for port in node.ports) or " --no-port"
-    interface = "lo" if node.is_here else interface
+    interface = "lo" if node.is_here or _is_loopback(node.host) else interface
     options += f" --interface {shlex.quote(interface)}" if interface != INTERFACE and node.ports else ""
     options += f" --config {shlex.quote(config)}" if config else ""
 
