@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from slackwater_lab.cluster.cgroups import Cgroups
 from tests.support.paths import ROOT
 from tests.support.real_cgroup import lacks
 from tools.run_tests import DISTRIBUTION
@@ -52,7 +51,7 @@ def test_it(n):
 
 def run(folder: Path, tests: list[str], told: Path) -> None:
     """These files of tests, by two processes. Raises CalledProcessError when one fails."""
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  lab: the machine\n  alone: no other\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  lab: the machine\n  alone: no other\n  slow: minutes\n")
     (folder / "conftest.py").write_text("from tests.support.side_by_side import register as pytest_configure\n")
     for n, text in enumerate(tests):
         (folder / f"test_{n}.py").write_text(text)
@@ -98,13 +97,14 @@ def test_it(n):
 
 
 @pytest.mark.skipif(bool(lacks()), reason=lacks())
-def test_rollouts_have_a_low_weight_and_the_next_test_of_the_process_has_not(tmp_path: Path) -> None:
-    rollouts = CGROUP.format(marks='@pytest.mark.xdist_group("rollouts")', kind="rollouts")
+def test_a_slow_test_beside_the_machine_s_has_a_low_weight_and_the_next_one_has_not(tmp_path: Path) -> None:
+    marks = {"slow": "@pytest.mark.slow", "machine": "@pytest.mark.slow\n@pytest.mark.lab", "other": ""}
     record = tmp_path / "told"
-    run(tmp_path, [CGROUP.format(marks="", kind="other"), rollouts, CGROUP.format(marks="", kind="other")], record)
+    kinds = ("other", "slow", "machine", "other")
+    run(tmp_path, [CGROUP.format(marks=marks[kind], kind=kind) for kind in kinds], record)
     lines = record.read_text().splitlines()
-    assert {(line.split()[0], "/rollouts-" in line) for line in lines} == {("rollouts", True), ("other", False)}
-    assert not list(Cgroups.of_this_machine().roots[0].glob("rollouts-*"))
+    low = {(line.split()[0], "/slow-tests-" in line) for line in lines}
+    assert low == {("slow", True), ("machine", False), ("other", False)}
 
 
 def test_what_takes_longest_begins_first(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ MACHINE = "machine"
 """Those that use what a machine has once: the lab's names, its cgroups, the IP_VS guest."""
 ROLLOUTS = "rollouts"
 """Rollouts and clean installs, on whole systems with names and a network of their own. A file's mark `xdist_group`
-puts it here, so that an hour of them passes beside the lab's. The machine's go before them."""
-ROLLOUTS_WEIGHT = 10
+puts it here, so that an hour of them passes beside the lab's."""
+LOW_WEIGHT = 10
 """A tenth of a cgroup's usual weight."""
 FOLDER = "slackwater_turns"
 FIXTURES = {"running_guest"}
@@ -100,12 +100,13 @@ class Turns:
 
 
 class LowWeight:
-    """A plugin. A test of `ROLLOUTS` and what it starts run in a cgroup of low weight: the lab's stories beside it are
-    about what happens within seconds, and rollouts only wait for events."""
+    """A plugin. A slow test that is not of `MACHINE`, and what it starts, run in a cgroup of low weight. The lab's
+    stories beside it are about what happens within seconds; such a test takes all the CPU time that there is, and
+    waits for events."""
 
     def __init__(self, cgroups: Cgroups) -> None:
         self.cgroups = cgroups
-        self.usual, self.low = self._own_path(), f"{ROLLOUTS}-{os.getpid()}"
+        self.usual, self.low = self._own_path(), f"slow-tests-{os.getpid()}"
 
     def _own_path(self) -> str:
         lines = (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
@@ -114,9 +115,9 @@ class LowWeight:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        if _group(item) != ROLLOUTS:
+        if item.get_closest_marker("slow") is None or _group(item) == MACHINE:
             return (yield)
-        self.cgroups.make(self.low, weight=ROLLOUTS_WEIGHT)
+        self.cgroups.make(self.low, weight=LOW_WEIGHT)
         self._move(os.getpid(), self.low)
         try:
             return (yield)
