@@ -68,6 +68,7 @@ def test_the_unit_lets_the_controller_read_which_boot_this_is(running: Balancer)
     assert running.guest.ok(f"nsenter -t {main} -m cat {boot_id}") == running.guest.ok(f"cat {boot_id}")
 
 
+@pytest.mark.alone
 def test_where_memory_is_used_up_the_dashboard_ends_and_the_rest_goes_on(running: Balancer) -> None:
     before = running.parts()
     page = f"/proc/{before['children']['web']}"

@@ -71,6 +71,10 @@ class Listener:
         elif isinstance(message, Change) and all(message.id != known.id for known in self.changes):
             self.changes.append(message)  # one may come twice
 
+    def has_full_weights(self) -> bool:
+        """On a busy machine a server can look slow; while its weight is lowered, few others may be drained."""
+        return self.cycle is not None and all(server.weight >= server.full_weight for server in self.cycle.servers)
+
     def done(self, why: str = "", target: str = "") -> list[Change]:
         """What wsengines did, with a reason that begins so."""
         return [
@@ -199,6 +203,7 @@ async def retune(lab: Lab, folder: Path, turns: int) -> Story:
             held = story.held[host.name]
             wanted = values(number // len(lab.hosts))
             wanted = {knob: value for knob, value in wanted.items() if value != "baseline" or knob in held}
+            assert await site.wait(story.listener.has_full_weights, LEASE_S), f"turn {number}: all weights are full"
             outcome = await drain_and_apply(site, host.name, wanted, dict.fromkeys(wanted, "a test"), 10.0)
             assert not outcome.trouble, f"turn {number} of {host.name}: {outcome.trouble}"
             for knob, change in outcome.changes.items():
