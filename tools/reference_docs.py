@@ -219,7 +219,8 @@ def alerts() -> str:
     rows = []
     for file in ("alerts.yml", "slo.yml"):
         groups = yaml.safe_load((ROOT / "web/monitoring" / file).read_text(encoding="utf-8"))["groups"]
-        for rule in (rule for group in groups for rule in group["rules"] if "alert" in rule):
+        rules = [rule for group in groups for rule in group["rules"]]
+        for rule in (rule for rule in rules if "alert" in rule):
             texts = [PLACEHOLDER.sub(shown_label, rule["annotations"][key]) for key in ("summary", "description")]
             rows.append((f"`{rule['alert']}`", rule["labels"]["severity"], rule.get("for", "at once"), *texts))
     return "\n".join(
