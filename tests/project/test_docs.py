@@ -142,6 +142,25 @@ def test_a_decision_is_short(page: Path) -> None:
     assert len(text) <= 15
 
 
+def test_commits_that_the_results_name_are_in_the_repository() -> None:
+    hashes = {
+        (page, word)
+        for page in pages()
+        if page.is_relative_to("docs/results")
+        for word in re.findall(r"\b[0-9a-f]{7,8}\b", prose(page))
+        if not word.isdigit() and re.search(r"\d", word)
+    }
+    assert hashes
+    asked = "".join(f"{word}^{{commit}}\n" for _, word in sorted(hashes))
+    shallow = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True)
+    if shallow.stdout.strip() == "true":
+        pytest.skip("a shallow clone has few of its commits")
+    check = ["git", "cat-file", "--batch-check"]
+    answers = subprocess.run(check, cwd=ROOT, input=asked, capture_output=True, text=True, check=True).stdout
+    absent = [where for where, answer in zip(sorted(hashes), answers.splitlines(), strict=True) if "missing" in answer]
+    assert not absent
+
+
 def test_each_term_of_the_glossary_is_explained_once() -> None:
     rows = re.findall(r"^\| (?!term \||---|use \|)([^|]+?) \|", prose(Path("docs/glossary.md")), re.MULTILINE)
     assert len(rows) > 60

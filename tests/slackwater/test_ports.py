@@ -5,7 +5,9 @@ from __future__ import annotations
 import tomllib
 
 import pytest
+from click.testing import CliRunner
 
+from slackwater.controller.cli.main import cli
 from slackwater.core.bus.node_settings import node_text
 from slackwater.core.bus.ports import Port, parse_port, port_of
 
@@ -31,3 +33,10 @@ def test_without_ports_no_traffic_is_looked_at() -> None:
 def test_another_port_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a port from 1 to 65535, with what it speaks"):
         parse_port(text)
+
+
+@pytest.mark.parametrize("other", [["--port", "80"], ["--interface", "eth0"]])
+def test_where_no_traffic_is_looked_at_there_is_neither_a_port_nor_an_interface(other: list[str]) -> None:
+    done = CliRunner().invoke(cli, ["bus", "node", "settings", "web1", "--no-port", *other])
+    assert done.exit_code == 2
+    assert f"--no-port and {other[0]} exclude each other." in done.output

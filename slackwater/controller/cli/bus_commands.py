@@ -147,8 +147,9 @@ def settings(
     name: str, ports: tuple[Port, ...], no_port: bool, interface: str, config_path: Path, as_json: bool
 ) -> None:
     """Print the settings of NODE's monitor, for its /etc/slackwater/node.toml. There is no secret in them."""
-    if no_port and click.get_current_context().get_parameter_source("ports") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--no-port and --port exclude each other.")
+    for parameter, option in (("ports", "--port"), ("interface", "--interface")):
+        if no_port and click.get_current_context().get_parameter_source(parameter) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--no-port and {option} exclude each other.")
     controller = private(config_path)
     for node in nats_server.nodes_of(controller):
         if node.name == name:
