@@ -128,15 +128,15 @@ class Engine:
         `baseline` and `paused`: left by the lbengine before, if any. `after_another`: that lbengine may still live, cut
         off, and restore weights; for a while weights that change are therefore set again, and not taken for somebody's
         wish. Returns the baseline that is stored now: our own, or where we have none the one that was left. Raises
-        BaselineError, StateFileError.
+        BaselineError, StateFileError: nothing has changed then, and the call can be repeated.
         """
-        self.standby = ""
         stored = self.store.load()
+        self.commands.overrides.adopt_pause(paused)
         inherits = stored is None and baseline is not None
         if stored is None and baseline is not None:
             self.store.save(baseline)
             stored = dict(baseline)
-        self.commands.overrides.adopt_pause(paused)
+        self.standby = ""
         if after_another or inherits:
             self.state = replace(
                 self.state,

@@ -62,6 +62,8 @@ class Ownership:
 
         The count shows leases that were lost and taken again within one step.
         """
+        self._error = ""
+        """Why the engine could not take over at the last step; empty when it could."""
         self._one_at_a_time = asyncio.Lock()
         self._renewing: asyncio.Task[None] | None = None
 
@@ -113,28 +115,32 @@ class Ownership:
             owner = await self.lease.step()
             before = self._followed[2]
             followed = owner, owner == "theirs" and self.lease.are_elsewhere, self.lease.taken_after_others
-            if followed != self._followed:
-                self._followed = followed
+            if followed == self._followed:
+                return
+            try:
                 await self._follow(owner, elsewhere=followed[1], after_another=followed[2] > before)
+            except (BaselineError, StateFileError) as error:  # the next step tries again
+                if self._error != (text := str(error)):
+                    log.error("pool %s: this lbengine cannot drive the balancer yet: %s", self.pool.name, text)
+                self._error = text
+            else:
+                self._followed, self._error = followed, ""
 
     async def _follow(self, owner: Owner, elsewhere: bool, after_another: bool) -> None:
+        """Raises BaselineError, StateFileError where it cannot take over."""
         lease = self.lease
         if owner == "theirs":
             log.warning("pool %s: standing by: %s", self.pool.name, lease.other)
             await self._thread.run(self.engine.stand_by, lease.other, elsewhere)
         elif owner == "ours":
             stood_by = bool(self.engine.standby)
+            left = lease.left(put_back=self.engine.store.put_back)
+            stored = await self._thread.run(
+                self.engine.take_over, left, lease.paused, self._clock(), stood_by or after_another
+            )
+            lease.hold(stored, self.engine.paused, self.engine.store.id)
             if stood_by:
                 log.warning("pool %s: taking over", self.pool.name)
-            try:
-                left = lease.left(put_back=self.engine.store.put_back)
-                stored = await self._thread.run(
-                    self.engine.take_over, left, lease.paused, self._clock(), stood_by or after_another
-                )
-                lease.hold(stored, self.engine.paused, self.engine.store.id)
-            except (BaselineError, StateFileError) as error:
-                log.error("pool %s: %s", self.pool.name, error)
-            if stood_by:
                 self._taken_over(lease.heard_s)
         else:
             log.warning(

@@ -4,6 +4,7 @@ may be a copy too."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from slackwater.lbengine.engine_thread import EngineThread
 from slackwater.lbengine.leadership.another import another_of
 from slackwater.lbengine.leadership.lease import LEASE_S, Lease, keys_of
 from slackwater.lbengine.leadership.ownership import Ownership
+from slackwater.lbengine.overrides.overrides import Pause
 from slackwater.lbengine.restore import restore
 from tests.support.played_lease_store import Store
 from tests.support.real_haproxy import RealHAProxy, needs_haproxy
@@ -108,6 +110,45 @@ def test_a_copy_takes_over_with_the_baseline(tmp_path: Path, balancer: RealHAPro
         assert await two.thread.run(two.engine.store.load) == STORED
         await two.turns()
         assert balancer.weight("host1") == 100
+        await two.crash()
+
+    asyncio.run(scene())
+
+
+@needs_haproxy
+@pytest.mark.parametrize(("writes", "paused"), [("baseline", None), ("state_file", Pause("alice", "deploy", 1.0))])
+def test_a_takeover_waits_for_room_on_the_disk(
+    tmp_path: Path, balancer: RealHAProxy, monkeypatch: pytest.MonkeyPatch, writes: str, paused: Pause | None
+) -> None:
+    async def scene() -> None:
+        store = Bucket()
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+        driving, two = (One(tmp_path / name, balancer, store) for name in ("a", "b"))
+        driving.engine.commands.overrides.set_pause(paused)
+        await driving.ownership.begin()
+        await driving.thread.run(driving.engine.store.save, STORED)
+        balancer.send("set server web/host1 weight 0")
+        await two.ownership.begin()
+        await driving.crash()
+        async with asyncio.timeout(60.0):
+            with monkeypatch.context() as patch:
+                tries = 0
+
+                def no_room(*_: object) -> None:
+                    nonlocal tries
+                    tries += 1
+                    raise OSError(errno.ENOSPC, "No space left on device")
+
+                patch.setattr(f"slackwater.lbengine.{writes}.replace_durably", no_room)
+                while tries < 2:
+                    await asyncio.sleep(LEASE_S / 10)
+                assert two.engine.standby
+            while two.engine.standby:
+                await asyncio.sleep(LEASE_S / 10)
+        await two.turns()
+        assert balancer.weight("host1") == 100
+        assert two.engine.paused == paused
         await two.crash()
 
     asyncio.run(scene())
