@@ -243,7 +243,7 @@ def test_something_that_is_not_haproxy_is_refused(tmp_path: Path) -> None:
 
 
 INFO = "Pid: 7\nUptime_sec: 5"
-STAT = "# svname,status,bck,algo,scur\nweb1,UP,0,,1\nBACKEND,UP,0,roundrobin,1"
+STAT = "# svname,status,bck,algo,scur,mode\nweb1,UP,0,,1,http\nBACKEND,UP,0,roundrobin,1,http"
 STATE = "1\n# srv_name srv_op_state srv_admin_state srv_uweight srv_iweight\nweb1 2 0 10 100"
 
 
@@ -255,7 +255,8 @@ STATE = "1\n# srv_name srv_op_state srv_admin_state srv_uweight srv_iweight\nweb
         (INFO.replace("7", "seven"), STAT, STATE, "expected a number for Pid, got 'seven'"),
         (INFO, "# ", STATE, "that is no backend"),
         (INFO, STAT.replace("svname", "name"), STATE, "expected svname in each line of `show stat`"),
-        (INFO, STAT.replace("web1,UP,0,,1", "web1"), STATE, "server web1: expected status, bck in each line of"),
+        (INFO, STAT.replace("web1,UP,0,,1,http", "web1"), STATE, "server web1: expected status, bck in each line of"),
+        (INFO, STAT.replace("1,http", "1,spop"), STATE, "HAProxy shows its mode as `spop`; expected `http` or `tcp`"),
         (INFO, STAT + "\0" + "x" * 200_000, STATE, "expected the CSV of `show stat`"),
         (INFO, STAT, STATE.replace(" 100", ""), "server web1: expected srv_iweight in each line of `show servers"),
         (INFO, STAT, STATE.replace("10 ", "-10 "), "server web1: expected a number for srv_uweight, got '-10'"),

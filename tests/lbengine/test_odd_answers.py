@@ -30,11 +30,11 @@ from tests.support.real_haproxy import backend, haproxy, needs_haproxy, web_serv
 
 PATIENCE_S = 20.0
 INFO = "Pid: 7\nUptime_sec: 5"
-STAT = """# svname,status,bck,algo,scur,type
-web1,UP,0,,1,2
-web2,UP,0,,2,2
-web3,UP,0,,3,2
-BACKEND,UP,0,roundrobin,6,1"""
+STAT = """# svname,status,bck,algo,scur,type,mode
+web1,UP,0,,1,2,http
+web2,UP,0,,2,2,http
+web3,UP,0,,3,2,http
+BACKEND,UP,0,roundrobin,6,1,http"""
 STATE = """1
 # srv_name srv_op_state srv_admin_state srv_uweight srv_iweight
 web1 2 0 10 100

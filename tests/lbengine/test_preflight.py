@@ -137,6 +137,15 @@ def test_a_server_with_a_name_that_is_too_long_is_left_out_with_a_warning() -> N
 
 
 @needs_haproxy
+@pytest.mark.parametrize("haproxy_version", ["haproxy-3.2", "haproxy-3.4"], indirect=True)
+def test_a_backend_of_log_lines_is_refused() -> None:
+    servers = "    server host1 udp@127.0.0.1:PORT1\n    server host2 udp@127.0.0.1:PORT2\n"
+    section = f"backend logs\n    mode log\n    balance roundrobin\n{servers}"
+    with pytest.raises(BalancerError, match="`logs`: HAProxy shows its mode as `syslog`; expected `http` or `tcp`"):
+        warnings_of(plain("roundrobin") + section, backend="logs")
+
+
+@needs_haproxy
 def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(BalancerError, match="backend `wbe`: no such backend"):
         warnings_of(plain("roundrobin"), backend="wbe")

@@ -10,7 +10,7 @@ import io
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from slackwater.core.messages import MAX_NAME, ServerCondition, is_server_name
 from slackwater.lbengine.backends.haproxy.algorithms import configured_name, weights_mean
@@ -27,6 +27,8 @@ NOWHERE = ("0.0.0.0", "::")
 STOPPED, STARTING, RUNNING = 0, 1, 2
 MOST_WEIGHT = 256
 """SRV_UWGHT_MAX"""
+COUNTED_BY_MODE: Mapping[str, Literal["requests", "connections"]] = {"http": "requests", "tcp": "connections"}
+"""What the servers' counters count in each mode. Other modes (`log`, `spop`) are no work that users wait for."""
 AGENT_ENABLED = 0x04
 """Bit of srv_agent_state."""
 
@@ -65,6 +67,9 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
             f"{where}: HAProxy doesn't show the balance algorithm here; expected a socket with `level admin` (or `level"
             " operator`, if weights go by agent-check)"
         )
+    mode = totals.get("mode") or ""
+    if mode not in COUNTED_BY_MODE:
+        raise BalancerError(f"{where}: HAProxy shows its mode as `{mode}`; expected `http` or `tcp`")
     balance = configured_name(totals["algo"])
     by_name = {row["svname"]: row for row in rows if "svname" in row and not is_backend(row)}
     server_states, unreadable = states(state, where)
@@ -84,7 +89,7 @@ def parse(info: str, stat: str, state: str, where: str) -> Snapshot:
         balance=balance,
         weights_mean=weights_mean(balance),
         weighs_away=True,
-        counts="connections" if totals.get("mode") == "tcp" else "requests",
+        counts=COUNTED_BY_MODE[mode],
         cookie=totals.get("cookie") or "",
         servers=tuple(servers),
         unreadable=unreadable,
