@@ -42,15 +42,10 @@ def change(
     )
 
 
-def lowers(made: Change) -> bool:
-    """True when the Change lowers a value."""
-    return isinstance(made.before, int) and isinstance(made.after, int) and made.after < made.before
-
-
 def _without_lowering(changes: list[Change], why: str, remarks: list[str]) -> list[Change]:
     """The changes that raise a value: they are made even where lowering is not allowed. The others are named in
     `remarks`."""
-    lowered = [made for made in changes if lowers(made)]
+    lowered = [made for made in changes if made.lowers]
     remarks.append(f"not lowered: {', '.join(made.target for made in lowered) or 'nothing'} ({why})")
     return [made for made in changes if made not in lowered]
 
@@ -185,7 +180,7 @@ class Writer:
 
     def _allowed(self, changes: list[Change], remarks: list[str]) -> list[Change]:
         """The changes that may be made now: while the balancer is not surely ours none that lowers a value."""
-        if not self.acting or self._may_lower() or not any(map(lowers, changes)):
+        if not self.acting or self._may_lower() or not any(made.lowers for made in changes):
             return changes
         return _without_lowering(changes, "the lease on the balancer is not renewed, or has no baseline yet", remarks)
 

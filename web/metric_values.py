@@ -299,9 +299,7 @@ def _latencies(journal: Journal, pool: str, recent: list[Change], now_unix_s: fl
     """Seconds from the beginning of each episode to the first lowered weight of its server."""
     lowered: dict[str, list[float]] = {}
     for change in recent:
-        before, after = change.before, change.after
-        numbers = isinstance(before, int) and isinstance(after, int) and after < before
-        if numbers and change.pool == pool and change.what == "weight":
+        if change.lowers and change.pool == pool and change.what == "weight":
             lowered.setdefault(change.target, []).append(change.time_unix_s)
     for span in journal.states(pool, now_unix_s - RECENT_S):
         if span.state in SLOW and span.since_unix_s >= now_unix_s - RECENT_S:

@@ -270,12 +270,14 @@ def _in_episode(
     after_s = max(TRIED_AFTER_S[verdict.state], AGE_SHARE * age_s(verdict))
     after = position.tried(before, baseline, requests, now_s, blind=blind, after_s=after_s)
     if after.trial is not None and (after.is_tried or before.has_few):
-        return _Move(after, Reason("fast" if after.trial.stage == "all" else "tried", verdict))
+        cause: DecisionCause = "fast" if after.trial.stage == "all" else "tried"
+        return _Move(after, Reason(cause, verdict, is_over=after.trial.stage != "few"))
     after = position.settle(after, target, baseline, now_s, settings.min_change)
     if target >= baseline and before.weight >= baseline:
         return _Move(after, Reason("no_gain", verdict, share))
     follows = share is not None and share.weight == after.weight < baseline
-    return _Move(after, Reason(cause_of(verdict), verdict, share if follows else None))
+    keeps = after.least if after.weight == after.least > target else 0
+    return _Move(after, Reason(cause_of(verdict), verdict, share if follows else None, keeps=keeps))
 
 
 def _requests(state: PoolState, servers: _Servers, name: str, verdict: Verdict) -> Requests:

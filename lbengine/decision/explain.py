@@ -29,7 +29,9 @@ class Reason:
     request: str = ""
     """What a person or the second stage asked for: a pin, a drain, or a hold."""
     keeps: int = 0
-    """The weight that a server to drain keeps, for which the others have no room."""
+    """The weight that it keeps although it is to get less, since the others have no room for its requests."""
+    is_over: bool = False
+    """Its few requests have come, and did not show that it is well."""
     full: Full | None = None
     """The weight in calm that is not the baseline."""
     is_coarse: bool = False
@@ -41,6 +43,8 @@ class Reason:
 STAYS = "its weight stays, as `causes_off` names this cause"
 STILL = {"slow": "it is still slow", "errors": "it still fails"}
 """What a trial is to show, by the state. In `interference` it is the neighbour."""
+LOWEST = "its weight goes no lower"
+TRIED = "its few requests do not show that it is well"
 Words = tuple[str, tuple[str, ...]]
 """A sentence, and the same in short phrases, the most important first."""
 
@@ -77,7 +81,7 @@ def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) ->
             return _listed(_state(reason), f"but nothing shows it now: {_seen(reason)}")
         case "tried":
             cause = STILL.get(_state(reason), "the neighbour is still there")
-            tried = f"it gets a few requests now and then, to see whether {cause}"
+            tried = TRIED if reason.is_over else f"it gets a few requests now and then, to see whether {cause}"
             return f"{_state(reason)}: {tried}", (_state(reason), tried)
         case "fast":
             well = "answered" if _state(reason) == "errors" else "fast"
@@ -128,12 +132,8 @@ def _state(reason: Reason) -> str:
 
 def _slow_alone(reason: Reason) -> Words:
     seen, state = _seen(reason), _state(reason)
-    if reason.others_filled is not None:
-        full = f"another server would be {reason.others_filled:.0%} full otherwise"
-        return f"{state}: {seen}; its weight goes no lower, since {full}", (state, "its weight goes no lower", full)
-    if reason.others_wait:
-        wait = "more requests wait at the others than at it"
-        return f"{state}: {seen}; its weight goes no lower, since {wait}", (state, "its weight goes no lower", wait)
+    if no_lower := _no_lower(reason):
+        return f"{state}: {seen}; {LOWEST}, since {no_lower}", (state, LOWEST, no_lower)
     if reason.share is None:
         stays = "its weight stays until it is surely calm"
         return f"{state}: {seen}; {stays}", (state, stays)
@@ -144,8 +144,17 @@ def _slow_alone(reason: Reason) -> Words:
     )
 
 
-def _errors(reason: Reason, pool: PoolSettings) -> Words:
+def _no_lower(reason: Reason) -> str:
+    """Why its weight goes no lower; empty where nothing keeps it from that."""
     if reason.others_filled is not None:
+        return f"another server would be {reason.others_filled:.0%} full otherwise"
+    if reason.others_wait:
+        return "more requests wait at the others than at it"
+    return "the others have no room for its requests" if reason.keeps else ""
+
+
+def _errors(reason: Reason, pool: PoolSettings) -> Words:
+    if _no_lower(reason):
         return _slow_alone(reason)
     trials = "it gets a few requests now and then, to see whether it still fails"
     return f"errors: {_seen(reason)}; {STAYS if 'errors' in pool.causes_off else trials}", ("errors", _seen(reason))

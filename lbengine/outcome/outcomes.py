@@ -12,7 +12,7 @@ from slackwater.lbengine.balancer import Snapshot
 from slackwater.lbengine.baseline import Baseline
 from slackwater.lbengine.decision.position import Position
 from slackwater.lbengine.outcome import forecast
-from slackwater.lbengine.writer import BY, Writer, lowers
+from slackwater.lbengine.writer import BY, Writer
 
 AFTER_S = 10.0
 LEAST_AFTER_S = 2.0
@@ -47,7 +47,7 @@ class FollowUps:
         if change.cause == "tried":
             return []
         before = self.waiting.get(change.target)
-        if before is not None and lowers(before.last) == lowers(change):
+        if before is not None and before.last.lowers == change.lowers:
             before.last, before.changed_s = change, now_s
             return []
         self.waiting[change.target] = Move(change, change, now_s, share)
@@ -145,7 +145,7 @@ class ChangeOutcomes:
         for move, after_s in ended:
             first, now_ms = move.first, self._now_ms
             # A higher weight is predicted as if the server were still slow, and more requests decide that.
-            predicted_ms = first.rt_p95_predicted_ms if lowers(first) else None
+            predicted_ms = first.rt_p95_predicted_ms if first.lowers else None
             why = _describe(move, after_s, now_ms, predicted_ms, self._shares.get(first.target))
             made = self._writer.change("outcome", first.target, first.rt_p95_ms, now_ms, why, BY)
             self._writer.try_record(

@@ -24,7 +24,8 @@ PLURALS = {"is": "are", "has": "have", "fails": "fail", "gets": "get"}
 MOST = 6
 """Sentences in a headline."""
 ALIKE = 0.05
-"""From this share of failed requests on a headline speaks of them, also where all servers fail alike."""
+"""From this share of failed requests on a headline speaks of them, also where no server is found to fail more than the
+others."""
 
 
 def exceptions(row: Row, title: str) -> list[str]:
@@ -73,8 +74,8 @@ def headline(rows: Sequence[Row]) -> tuple[State, str]:
     """The pool in one line, and the most urgent of its servers' states. `Row.exceptions` is filled in."""
     worst: State = next((state for state in URGENCY if any(row.state == state for row in rows)), "calm")
     parts = _named(rows)
-    if (alike := _failing_alike(rows)) is not None:
-        parts.append(f"{_of_100(alike)} of 100 requests fail, on all servers alike")
+    if not any(row.peers_failed_share is not None for row in rows) and (text := _failing_in_words(rows)):
+        parts.append(text)
     if not parts:
         return worst, {0: "There are no servers", 1: "The only server is calm"}.get(
             len(rows), f"All {len(rows)} servers are calm"
@@ -100,13 +101,25 @@ def _plural(text: str) -> str:
     return f"{PLURALS[verb]} {rest}"
 
 
-def _failing_alike(rows: Sequence[Row]) -> float | None:
-    """The share of all requests that fail, where it is worth a word and no server stands out."""
-    known = [(row.rps, row.failed_share) for row in rows if row.rps and row.failed_share is not None]
-    if not known or any(row.peers_failed_share is not None for row in rows):
-        return None
-    share = sum(rps * failed for rps, failed in known) / sum(rps for rps, _ in known)
-    return share if share >= ALIKE else None
+def failing(rows: Sequence[Row]) -> tuple[float, list[Row]]:
+    """The share of all requests that fail, and the servers that fail most, the worst first: none where too few fail to
+    be worth a word."""
+    known = [(row.rps, row.failed_share, row) for row in rows if row.rps and row.failed_share is not None]
+    share = sum(rps * failed for rps, failed, _ in known) / sum(rps for rps, *_ in known) if known else 0.0
+    if share < ALIKE:
+        return share, []
+    most = [(failed, row) for _, failed, row in known if failed >= share / 2.0]
+    return share, [row for _, row in sorted(most, key=lambda server: -server[0])]
+
+
+def _failing_in_words(rows: Sequence[Row]) -> str:
+    """`12 of 100 requests fail, on all servers alike`, or on which ones; empty where too few fail."""
+    share, worst = failing(rows)
+    if not worst:
+        return ""
+    alike = len(worst) == sum(bool(row.rps) and row.failed_share is not None for row in rows)
+    where = "on all servers alike" if alike else f"most of them at {listed([row.node for row in worst])}"
+    return f"{_of_100(share)} of 100 requests fail, {where}"
 
 
 def _slow(now_ms: float, usual_ms: float) -> str:

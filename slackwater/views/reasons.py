@@ -37,6 +37,8 @@ DECISIONS: dict[ChangeCause | None, str] = {
     "bounded": "too many servers would have a low weight at once, so this one keeps a part of its own",
 }
 """Why a server has its weight. Other causes are a person's or the second stage's, whose own words say it best."""
+TRIED = "its few requests do not show that it is well, so it waits for the next ones"
+"""Why its weight falls again after a few requests."""
 
 
 def of_state(state: State | ChangeCause | None, resource: Resource | None) -> str:
@@ -69,15 +71,15 @@ def of_server(server: ServerState, state: State, resource: Resource | None, obse
 
 def of_change(change: Change) -> str:
     """Why it was made, in a sentence."""
+    if change.cause == "tried" and change.lowers:
+        return TRIED
     words = DECISIONS.get(change.cause)
     return change.why if words is None else words
 
 
 def expected(change: Change) -> str:
     """What a lower weight was expected to do to users; empty if nothing was. Of a higher one more requests decide."""
-    before, after = change.before, change.after
-    lowers = isinstance(before, int | float) and isinstance(after, int | float) and after < before
-    if change.what == "outcome" or not lowers or change.rt_p95_ms is None or change.rt_p95_predicted_ms is None:
+    if change.what == "outcome" or not change.lowers or change.rt_p95_ms is None or change.rt_p95_predicted_ms is None:
         return ""
     predicted, now = milliseconds(change.rt_p95_predicted_ms), milliseconds(change.rt_p95_ms)
     return "" if predicted == now else f"expected p95 {predicted} instead of {now}"

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from slackwater.views.headline import failing
 from slackwater.views.pool import PoolStatus
 from slackwater.views.row import clock, listed
 
@@ -122,9 +123,10 @@ def standing(pools: Sequence[PoolStatus], error: str = "", has_journal: bool = T
         row.decided and row.weight != row.baseline for view in pools for row in view.rows
     ):
         result.todo = "`slackwater restore --all`, as weights are still lowered; then " + result.todo
-    failing = [row.server for view in pools for row in view.rows if row.server and row.peers_failed_share is not None]
-    if failing and result.state in ("acting", "observing"):
-        result.todo = f"look at the error log of {listed(failing)}: no neighbour is the cause."
+    servers = [row.server for view in pools for row in view.rows if row.server and row.peers_failed_share is not None]
+    servers = servers or [row.server for view in pools for row in failing(view.rows)[1] if row.server]
+    if servers and result.state in ("acting", "observing"):
+        result.todo = f"look at the error log of {listed(servers)}: no neighbour is the cause."
     others = [_WORDS[kind].state for kind in kinds if kind != worst]
     if others:
         counts = ", ".join(f"{others.count(state)} {state}" for state in SYMBOLS if state in others)

@@ -61,6 +61,12 @@ def test_failing_servers_are_bounded_by_the_guard_and_by_the_room_of_the_others(
     assert "its weight goes no lower" in full.servers["host0"].why
 
 
+def test_a_failing_server_that_keeps_its_weight_for_want_of_room_is_not_called_tried() -> None:
+    kept = tried(Position(100, moved_s=NOW_S, least=100), 1.0, 0.97)
+    assert kept.position.weight == 100
+    assert kept.why.endswith("its weight goes no lower, since the others have no room for its requests")
+
+
 def test_a_cause_that_is_switched_off_is_shown_and_moves_nothing() -> None:
     decisions = failing_pool(1, msgspec.structs.replace(POOL, causes_off=["errors"]))
     assert weights_in(decisions) == [100, 100, 100]
@@ -111,7 +117,9 @@ def test_a_trial_of_a_failing_server_ends_at_its_first_failures_and_not_by_how_f
     after = tried(lowered.position, 3.1, 0.95)
     assert (after.position.weight, after.cause) == (10, "tried")
     assert after.why.endswith("it gets a few requests now and then, to see whether it still fails")
-    assert tried(after.position, 3.3, 0.98, rps=10.0).position.weight == 0
+    over = tried(after.position, 3.3, 0.98, rps=10.0)
+    assert over.position.weight == 0
+    assert over.why.endswith("its few requests do not show that it is well")
     assert tried(after.position, 3.3, 0.95, rps=10.0).position.weight == 10, "it may still be what was known before"
     assert tried(after.position, 3.3, 0.95, rps=10.0, failed_rps=5.0).position.weight == 0
     well = tried(after.position, 3.9, 0.1, rps=10.0)

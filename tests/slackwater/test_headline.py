@@ -67,6 +67,10 @@ SEEN = [
         [row("web1", failed_share=0.12), row("web2", failed_share=0.12)],
         "2 of 2 calm; 12 of 100 requests fail, on all servers alike",
     ),
+    (
+        [row("web1", failed_share=0.0), row("web2", failed_share=0.34), row("web3", failed_share=0.0)],
+        "3 of 3 calm; 11 of 100 requests fail, most of them at web2",
+    ),
     ([row(f"web{n}", "unknown") for n in range(9)], "0 of 9 calm; web0, web1, web2, web3 and 5 more are unknown"),
 ]
 

@@ -51,6 +51,12 @@ class Change(msgspec.Struct, omit_defaults=True):
     cause: ChangeCause | None = None
     """`why` for programs; absent where `what` is enough."""
 
+    @property
+    def lowers(self) -> bool:
+        """Whether it lowers a number."""
+        before, after = self.before, self.after
+        return isinstance(before, int | float) and isinstance(after, int | float) and after < before
+
 
 def is_of_wsengine(change: Change) -> bool:
     """Whether a node's wsengine may say this: it speaks of its knobs, not of what the controller does."""
