@@ -9,13 +9,14 @@ import msgspec
 
 from slackwater.core.journal import series
 from slackwater.core.journal.journal import Journal, StateSpan
-from slackwater.core.messages import Change, EpisodeMark, Resource, State
+from slackwater.core.messages import Change, ChangeCause, EpisodeMark, Resource, State
 from slackwater.views.change_lines import change_lines
 from slackwater.views.row import listed
 from slackwater.views.together import end, leading, together
 
 LOOK_BACK_S = 7 * 86400.0
 SLOW: frozenset[State] = frozenset({"interference", "slow", "errors", "overload", "all_slow"})
+MINUTE_S = 60.0
 SILENT_S = 3.0
 """A node without a Verdict for this long is not judged any more."""
 BEFORE_S, AFTER_S = 1.0, 60.0
@@ -31,7 +32,11 @@ MARKS: dict[EpisodeMark, str] = {
     "other": "something else",
 }
 """What a person may say an episode was, in words."""
+LEAST_LOSS = 0.005
+"""A smaller loss of capacity counts as none."""
 MOST_MARKS = 10_000
+NO_WAY_BACK: frozenset[ChangeCause | None] = frozenset({"away", "warm_up", "someone_else", "pinned"})
+"""Causes of Changes that are none of an episode's after its end. Nor is what was said to the whole pool then."""
 SETS = ("weight", "maxconn", "restore")
 """What is changed about a server's load."""
 UNDONE: dict[State, str] = {
@@ -116,6 +121,8 @@ class Episode(msgspec.Struct):
         """What it cost at most, in words."""
         if self.state == "errors":
             return f"at most {self.severity:.0%} of its requests failed"
+        if self.severity < LEAST_LOSS:
+            return "it lost no capacity"
         return f"it lost at most {self.severity:.0%} of its capacity"
 
     def began(self, node: str, since_ms: int) -> bool:
@@ -131,9 +138,10 @@ def episode_of(
     now_unix_s: float,
     at_unix_s: float | None = None,
 ) -> Episode | None:
-    """The last episode of a node within a week, or the one that went on at `at_unix_s`; None if there was none.
+    """The last episode of a node within a week; None if there was none. `servers` maps server to node names.
 
-    `servers` maps server to node names.
+    With `at_unix_s` it is the one that went on then, or else the first that began within a minute, as people name
+    minutes.
     """
     listed = [
         episode
@@ -146,7 +154,7 @@ def episode_of(
     ]
     if not listed:
         return None
-    last = listed[-1]
+    last = listed[-1 if at_unix_s is None else 0]
     verdict = journal.latest_verdicts(pool).get(node)
     note_unseen(journal, pool, [last], now_unix_s)
     if last.unseen_since_unix_s is None and last.until_unix_s is None and verdict is not None and verdict.path:
@@ -225,7 +233,7 @@ def mark_key(node: str, since_unix_s: float) -> tuple[str, int]:
 
 
 def _went_on(episode: Episode, at_unix_s: float) -> bool:
-    return episode.since_unix_s - BEFORE_S <= at_unix_s and (
+    return episode.since_unix_s - BEFORE_S < at_unix_s + MINUTE_S and (
         episode.until_unix_s is None or at_unix_s <= episode.until_unix_s
     )
 
@@ -238,12 +246,20 @@ def with_changes(journal: Journal, episode: Episode, servers: Mapping[str, str])
     newest_first = journal.changes(episode.pool, 10_000, since, until_unix_s=until)
     targets = {*names, episode.pool}
     changes = [
-        change for change in reversed(newest_first) if change.target in targets and change.what != "mark_episode"
+        change
+        for change in reversed(newest_first)
+        if change.target in targets
+        and change.what != "mark_episode"
+        and not (_is_after(change, episode) and (change.target == episode.pool or change.cause in NO_WAY_BACK))
     ]
     ids = {change.id for change in changes}
     changes = [change for change in changes if change.what != "outcome" or not change.follows or change.follows in ids]
     undone = "" if any(change.what in SETS for change in changes) else _undone(journal, episode, names)
     return msgspec.structs.replace(episode, changes=changes, undone=undone)
+
+
+def _is_after(change: Change, episode: Episode) -> bool:
+    return episode.until_unix_s is not None and change.time_unix_s > episode.until_unix_s
 
 
 def _until(journal: Journal, episode: Episode) -> float | None:
@@ -287,8 +303,8 @@ def as_text(episode: Episode) -> str:
     outcomes = {change.id for change in changes if change.what == "outcome"}
     for line in change_lines(changes):
         would = "" if line.applied else "would have been: "
-        reason = f"{line.reason}; {line.predicted}" if line.predicted else line.reason
-        text = reason if line.id in outcomes else f"{would}{line.what}, by {line.by}: {reason}"
+        reason = "; ".join(filter(None, (line.reason, line.predicted)))
+        text = reason if line.id in outcomes else ": ".join(filter(None, (f"{would}{line.what}, by {line.by}", reason)))
         lines.append(f"  {_clock(line.time_unix_s, '%H:%M:%S')}  {text}")
     if episode.undone:
         lines.append(f"  no weight was changed: {episode.undone}")

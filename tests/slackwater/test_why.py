@@ -182,7 +182,20 @@ def test_an_earlier_episode_is_found_by_its_time(journal: Journal) -> None:
     episode = episode_of(journal, "web", "web1", servers, NOW, NOW - 395)
     assert episode is not None
     assert episode.since_unix_s == pytest.approx(NOW - 400)
+    named = episode_of(journal, "web", "web1", servers, NOW, NOW - 430)
+    assert named is not None, "it began within that minute"
+    assert named.since_unix_s == episode.since_unix_s
     assert episode_of(journal, "web", "web1", servers, NOW, NOW - 200) is None
+
+
+def test_what_happened_after_an_episode_is_none_of_its_changes_but_for_the_way_back(journal: Journal) -> None:
+    away = msgspec.structs.replace(change("weight", 100, 13, -75.0, "down"), cause="away")
+    theirs = msgspec.structs.replace(change("weight", 13, 40, -74.0, ""), cause="someone_else", by="someone else")
+    journal.record(away, theirs, change("pause", 0, 0, -73.0, "", target="web"))
+    assert [made.after for made in story_of(journal).changes] == [0, 4.9, 100]
+    resumed = msgspec.structs.replace(change("resume", 0, 0, -90.0, "", target="web"), before=None, after=None)
+    journal.record(resumed)
+    assert any(line.endswith("  resume, by Slackwater") for line in as_text(story_of(journal)).splitlines())
 
 
 def test_what_people_said_it_was_is_told(journal: Journal) -> None:

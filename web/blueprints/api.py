@@ -120,7 +120,11 @@ def pool_changes(pool: str) -> Response:
     "/api/v1/pools/<pool>/nodes/<node>/episode",
     "A node's last episode within a week, or the one at a time, and what was done about it",
     NodeEpisode,
-    number_parameter("at_unix_s", "the episode that went on at this Unix time", MAX_UNIX_S),
+    number_parameter(
+        "at_unix_s",
+        "the episode that went on at this Unix time, or else the first that began within a minute",
+        MAX_UNIX_S,
+    ),
 )
 def episode(pool: str, node: str) -> Response:
     settings, reader = pool_settings(pool), context().reader
