@@ -23,7 +23,7 @@ from slackwater.core.control import request_of
 from slackwater.core.heartbeat import Heartbeat
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.machine import Process
-from slackwater.core.messages import Change, Verdict
+from slackwater.core.messages import Change, Verdict, shortened
 from slackwater.core.stopping import HAND_OVER, stop_event
 from slackwater.lbengine.backends.table import check, targets_of
 from slackwater.lbengine.balancer import BalancerError
@@ -103,6 +103,8 @@ def _drivers(settings: ControllerSettings, journal: Journal, hooks: Hooks) -> li
             log.error("pool %s is not driven: %s", pool.name, error)
             refused.append(error)
         else:
+            if (mode := engine.commands.overrides.mode) != pool.mode:
+                log.info("pool %s: mode %s, as `slackwater mode` set it, not %s", pool.name, mode, pool.mode)
             drivers.append(Driver(engine, pool, settings.lbengine.cycle_s, hooks))
     if not drivers:
         raise refused[0]
@@ -296,16 +298,17 @@ class Driver:
         if self.engine.standby:
             return None
         request = request_of(question)
+        warnings: list[str] = []
         try:
             if request.mode == "act" and not self.engine.acting:
-                await self._may_act()
+                warnings = await self._may_act()
             sentence = await self._thread.run(self.engine.command, request, self._clock())
         except (StateFileError, CommandError, BalancerError) as error:
             raise ValueError(str(error)) from None
         log.info("%s", sentence)
         await self.publish()
         await self._thread.run(self.engine.settle)
-        return {"sentence": sentence}
+        return {"sentence": shortened("; ".join([sentence, *(f"warning: {warning}" for warning in warnings)]))}
 
     async def _request(self, question: dict[str, Any]) -> dict[str, Any] | None:
         """Grants the second stage a temporary override; otherwise as `_control`."""
@@ -319,13 +322,14 @@ class Driver:
         self._wake.set()
         return {"sentence": sentence}
 
-    async def _may_act(self) -> None:
-        """Checks the balancer and takes the lease, which a pool that is only observed does not need.
+    async def _may_act(self) -> list[str]:
+        """Checks the balancer and takes the lease, which a pool that is only observed does not need; returns warnings.
 
         Raises BalancerError, CommandError.
         """
         acting = msgspec.structs.replace(self.pool, mode="act")
-        for warning in await self._thread.run(check, acting, self.engine.settings, self.engine.state_dir):
+        warnings = await self._thread.run(check, acting, self.engine.settings, self.engine.state_dir)
+        for warning in warnings:
             log.warning("%s", warning)
         if self._ownership is None and self._bus is not None:
             try:
@@ -338,6 +342,7 @@ class Driver:
             self._ownership = None
             self.engine.look_on()
             raise CommandError(f"{self.pool.name}: {who}")
+        return warnings
 
     async def _hand_over(self) -> None:
         """Ends without giving the lease back. Our successor may take it at once, since its process is gone; another

@@ -32,7 +32,8 @@ class UsersError(Exception):
     """The file of users cannot be used, or a change to it is refused; the text has the reason."""
 
 
-PersonName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$(?!\n)")]
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$(?!\n)"
+PersonName = Annotated[str, Meta(pattern=NAME_PATTERN)]
 
 
 class User(msgspec.Struct, frozen=True):

@@ -89,6 +89,8 @@ class OperatorCommands:
                 if target not in verdicts:
                     known = ", ".join(sorted(verdicts)) or "none"
                     raise CommandError(f"no node `{target}` is heard of; there are: {known}")
+                if verdicts[target].source != "monitor":
+                    raise CommandError(f"{target} has no monitor to ask; `slackwater monitors` sets one up")
                 after, why = f"{request.for_s:g} s", why or "fast Samples"
                 done = f"{target}'s monitor is asked for Samples as often as in an event by {by} for {after}"
         self._record(request.action, target, before, after, why, by, request.since_unix_s)

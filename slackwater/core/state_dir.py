@@ -108,7 +108,8 @@ def is_surely_not_served(state_dir: str) -> bool:
     try:
         os.close(open_file(lock, os.O_RDONLY))
     except FileNotFoundError:
-        return os.access(state_dir, os.R_OK | os.X_OK)
+        there = next(folder for folder in lock.absolute().parents if folder.exists())
+        return os.access(there, os.R_OK | os.X_OK)
     except OSError:
         return False
     return running_serve(state_dir) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from slackwater.core.control import Request
@@ -242,4 +243,10 @@ def test_a_node_that_is_not_heard_of_is_not_asked(site: DrivenHAProxy) -> None:
     site.publish(host1="calm")
     with pytest.raises(CommandError, match="no node `host9` is heard of; there are: host1"):
         site.engine.command(Request(action="ask_samples", target="host9", for_s=30.0, by="anna"), site.now_s)
+    seen = site.engine.inbox.fresh(site.now_s, 60.0)["host1"]
+    site.engine.inbox.put(
+        msgspec.structs.replace(seen, source="balancer", time_unix_s=seen.time_unix_s + 1.0), site.now_s
+    )
+    with pytest.raises(CommandError, match="host1 has no monitor to ask; `slackwater monitors` sets one up"):
+        site.engine.command(Request(action="ask_samples", target="host1", for_s=30.0, by="anna"), site.now_s)
     assert not [message for message in site.engine.outbox if isinstance(message, Ask)]

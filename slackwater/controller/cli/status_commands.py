@@ -71,6 +71,8 @@ def log(
     shown: list[Change] = list(reversed(client.changes(pool_name, limit, since_unix_s)))
     for change in shown:
         click.echo(write(change))
+    if not shown and not as_json:
+        click.echo("no change yet" if since_s is None else "no change in this time", err=True)
     if not follow:
         return
     # Changes of several writers may come a little out of order: look back some seconds, leave out what was shown.

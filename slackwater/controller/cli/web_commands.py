@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +11,7 @@ import click
 
 from slackwater.core.config import load
 from slackwater.core.options import config_option, json_option, tell
-from slackwater.web.users import Users
+from slackwater.web.users import NAME_PATTERN, Users
 
 role_option = click.option(
     "--role",
@@ -19,6 +20,14 @@ role_option = click.option(
     show_default=True,
     help="viewer: may read; operator: may also pause, pin, ...",
 )
+
+
+def a_name(_: click.Context, __: click.Parameter, value: str) -> str:
+    """A click callback: the name of a person or a program."""
+    if not re.search(NAME_PATTERN, value):
+        expected = "at most 64 letters, digits and . _ @ -, with a letter or a digit first"
+        raise click.BadParameter(f"expected {expected}, got {value!r}")
+    return value
 
 
 def users_of(config_path: Path) -> Users:
@@ -40,7 +49,7 @@ def user() -> None:
 
 
 @user.command(name="add", epilog="Example: slackwater web user add anna --role operator")
-@click.argument("name")
+@click.argument("name", callback=a_name)
 @role_option
 @config_option
 @json_option
@@ -64,7 +73,7 @@ def token() -> None:
 
 
 @token.command(name="add", epilog="Example: slackwater web token add deploys --role operator")
-@click.argument("name")
+@click.argument("name", callback=a_name)
 @role_option
 @config_option
 @json_option
@@ -90,7 +99,10 @@ def _remove_and_list(group: click.Group, kind: Literal["user", "token"], example
     @json_option
     def list_all(config_path: Path, as_json: bool) -> None:
         names = [{"name": user.name, "role": user.role} for user in users_of(config_path).all()[kind == "token"]]
-        tell({f"{kind}s": names}, "\n".join("\t".join(row.values()) for row in names), as_json)
+        if not names and not as_json:
+            click.echo(f"no {kind} yet; `slackwater web {kind} add NAME` adds one", err=True)
+        else:
+            tell({f"{kind}s": names}, "\n".join("\t".join(row.values()) for row in names), as_json)
 
     remove.help = f"Remove the {kind} NAME; it is refused at once, also in open sessions."
     list_all.help = f"List the {kind}s and their roles."

@@ -272,6 +272,11 @@ class Child:
         """After `begin_to_end`: it ends when it has done what it is at, however long that takes; `tend` observes it."""
         self._is_ending, self.is_finishing = False, True
 
+    def stop_observing(self) -> None:
+        """Ends what observes its progress in another manner than by its own reports. It is to end soon."""
+        if self._progress is not None:
+            self._progress.close()
+
     def stop(self, wait_s: float) -> None:
         """Ends the child with SIGTERM, and after `wait_s` with SIGKILL. Returns when it is gone or does no more."""
         self.ask_to_stop()

@@ -150,7 +150,7 @@ class Supervisor:
         self._started = True
         self._describe()
         for pool in settings.pool:
-            log.info("pool %s: %s, law %s, %s", pool.name, pool.mode, pool.law, pool.place)
+            log.info("pool %s: mode %s by the settings, law %s, %s", pool.name, pool.mode, pool.law, pool.place)
         log.info("running: %s", ", ".join(f"{child.name} (pid {child.pid})" for child in self._children))
         log.info("bus %s, dashboard %s", without_password(settings.bus.address), self._dashboard() or "off")
 
@@ -326,8 +326,9 @@ class Supervisor:
 
     def _stop(self) -> bool:
         """Ends the children in order and sets the baseline weights; False when those could not be set."""
-        started = [child for child in self._children if child.name == "lbengine"]
-        for child in started:
+        for child in self._children:
+            child.stop_observing()
+        for child in (child for child in self._children if child.name == "lbengine"):
             child.stop(LBENGINE_STOPS_WITHIN_S)
         rest = [child for child in self._children if child.name not in ("lbengine", NATS)]
         for child in rest:

@@ -52,6 +52,6 @@ class StoreProgress:
                 pass
             else:
                 self._answered.set()
-            await asyncio.sleep(ASK_EVERY_S)
+            await asyncio.to_thread(over.wait, ASK_EVERY_S)
         if bus is not None:
             await bus.close()
