@@ -9,10 +9,8 @@ from slackwater.core.config import ConfigError, ControllerSettings, load
 from slackwater.core.state_dir import read_serve, running_serve, send_signal
 
 ADDS = (
-    "the cause (a neighbour, and what it takes)",
-    "earlier notice",
-    "signs that a drained server is well again",
-    "the second stage, which retunes a web server",
+    "the cause (a neighbour, and what it takes), earlier notice, signs that a drained server is well again, and the"
+    " second stage, which retunes a web server"
 )
 """What a monitor on a web server adds to what its balancer sees."""
 

@@ -332,6 +332,8 @@ def test_why_says_what_a_server_weighs_in_calm(site: Path) -> None:
 
 def test_log_shows_changes_with_reasons_oldest_first(site: Path) -> None:
     with open_journal(site) as journal:
+        assert "no change yet" in run("log", "--config", site).output
+        assert run("log", "--config", site, "--json").output == ""
         journal.record(
             change("new", 1, applied=False),
             change("old", 7200),

@@ -261,6 +261,13 @@ def test_people_and_tokens_are_kept_by_the_command(tmp_path: Path) -> None:
     run("token", "remove", "grafana")
     run("user", "remove", "anna")
     assert json.loads((tmp_path / "web-users.json").read_text()) == {"users": [], "tokens": []}
+    for kind in ("user", "token"):
+        assert f"no {kind} yet; `slackwater web {kind} add NAME` adds one" in run(kind, "list")
+        refused = CliRunner().invoke(web_command, [kind, "add", "a b", "--config", str(config)])
+        assert refused.exit_code == 2
+        assert "expected at most 64 letters, digits and . _ @ -, with a letter or a digit first, got 'a b'" in (
+            refused.output
+        )
 
 
 # --- logging out

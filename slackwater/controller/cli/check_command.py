@@ -28,7 +28,7 @@ from slackwater.lbengine.balancer import BalancerError, Snapshot
 from slackwater.views.evenness import uneven_advice
 from slackwater.views.headline import fails
 from slackwater.views.pool import OUTAGES
-from slackwater.views.row import clock
+from slackwater.views.row import clock, duration
 
 HEARD_WITHIN_S = 5.0
 LOOK_EVERY_S = 1.0
@@ -75,6 +75,7 @@ def check_controller(config_path: Path, wait_s: float | None, as_json: bool) -> 
     logging.getLogger("slackwater.config").setLevel(logging.ERROR)  # a line of the result says the same
     until_s = time.monotonic() + (wait_s or 0.0)
     shown: set[CheckLine] = set()
+    is_waiting = False
     while True:
         lines = list(_check_all(config_path))
         if not as_json:
@@ -85,6 +86,9 @@ def check_controller(config_path: Path, wait_s: float | None, as_json: bool) -> 
         missing = [line for line in lines if line.state == "missing"]
         if not missing or time.monotonic() >= until_s:
             break
+        if not is_waiting:
+            click.echo(f"waiting for what is missing, for {duration(until_s - time.monotonic())} at most", err=True)
+        is_waiting = True
         time.sleep(LOOK_EVERY_S)
     if as_json:
         click.echo(msgspec.json.encode(lines).decode())
@@ -223,7 +227,7 @@ def _nodes(settings: ControllerSettings, pool: PoolSettings, *, is_running: bool
         else:
             yield CheckLine(about, "ok", "its measurements arrive")
     if alone:
-        text = f"{len(alone)} of {len(nodes)} servers have none, and need none; one would add {', '.join(ADDS)}"
+        text = f"{len(alone)} of {len(nodes)} servers have none, and need none; one would add {ADDS}"
         yield CheckLine(f"monitors of pool {pool.name}", "addition", text, ADD)
 
 

@@ -185,9 +185,10 @@ def restore(
     pools = [*settings.pool, *elsewhere] if every else [settings.the_pool(pool_name)]
     serving = running_serve(settings.state_dir)
     if serving is not None and pools:
+        which = f"--pool {pools[0].name}" if len(pools) == 1 else "--all"
         click.echo(
-            f"warning: `slackwater serve` runs (pid {serving}) and may lower weights again;"
-            f" `slackwater pause --pool {pools[0].name}` prevents that",
+            f"warning: `slackwater serve` runs (pid {serving}) and may lower weights again where it is not paused;"
+            f" `slackwater pause {which}` prevents that",
             err=True,
         )
     why = why or "`slackwater restore`"

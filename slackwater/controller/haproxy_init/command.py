@@ -203,15 +203,16 @@ def _as_text(result: InitResult, settings: ControllerSettings) -> str:
         lines += [f"would write {result.config}:", "", result.text.rstrip()]
     lines += ["", "On this host:"]
     lines += [f"  ✕ {text}" for text in result.missing]
-    start = "systemctl reload" if running_serve(settings.state_dir) else "systemctl enable --now"
+    start = f"systemctl {'reload' if running_serve(settings.state_dir) else 'enable --now'} {SERVICE}"
     page = f", or http://{settings.web.listen}" if settings.web.listen else ""
     config = _config_option(unless_usual(Path(result.config)))
     lines += [
-        f"  {start} {SERVICE}",
+        f"  slackwater serve{config}" if config else f"  {start}",
         f"  slackwater status --watch{config}{page}   # each server's state, requests/s, response times and errors",
         *(f"  {command}   # the dashboard's buttons, such as pause, need a login" for command in result.login),
         "",
-        "The web servers need nothing. Later, `slackwater monitors` adds a monitor on each, which tells the cause.",
+        "The web servers need nothing. Later,"
+        f" `slackwater monitors{config}` adds a monitor on each, which tells the cause.",
     ]
     return "\n".join(lines)
 

@@ -184,10 +184,11 @@ def _with_nodes(nodes: list[ListedNode], new: list[ListedNode]) -> list[ListedNo
 
 
 def _as_text(result: MonitorsResult, settings: ControllerSettings) -> str:
-    lines = [f"A monitor on a web server adds {', '.join(ADDS)}.", ""]
+    lines = [f"A monitor on a web server adds {ADDS}.", ""]
     done = "the bus listens on" if result.written else "nothing was written; the bus would listen on"
+    users = "users of the bus" if result.written else "its users would be"
     lines.append(f"{done} {result.bus}{'' if settings.bus.tls_cert else ', which only this machine reaches'}")
-    lines.append(f"users of the bus: {len(result.nodes)} web servers, passwords in {settings.bus_folder}/passwords")
+    lines.append(f"{users}: {len(result.nodes)} web servers, passwords in {settings.bus_folder}/passwords")
     lines += result.certificate
     if result.restart:
         lines += ["", "On this host:", f"  systemctl restart {SERVICE}"]
