@@ -195,8 +195,14 @@ def incomplete(name: str, missing: Sequence[str]) -> click.Command:
         raise Failure(problem)
 
     words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+    reference = "Its options and an example are in docs/reference/command-line.md."
     return click.Command(
-        name, callback=fail, params=[words], help=problem, context_settings={"ignore_unknown_options": True}
+        name,
+        callback=fail,
+        params=[words],
+        help=problem,
+        epilog=None if COMMANDS[name][0] == ADDED else reference,
+        context_settings={"ignore_unknown_options": True},
     )
 
 
