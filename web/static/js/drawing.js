@@ -6,6 +6,7 @@ const WORDS = { interference: "interference", slow: "slow", errors: "errors", ov
 const FONT_PX = 11;
 const NAME_ROW_PX = 13;
 const MOST_NAME_PX = 110;
+const MOST_NAMED_MARKS = 6;
 
 const font = (weight, scale = 1) => `${weight} ${FONT_PX * scale}px system-ui, sans-serif`;
 
@@ -39,7 +40,8 @@ export function drawSpans(plot, spans, labelled) {
   ctx.restore();
 }
 
-// Weight changes in front: a dashed line (dotted where nothing was applied) with `100 → 0` in one of `rows` of text.
+// Weight changes in front: a dashed line (dotted where nothing was applied), the newest with `100 → 0` in one of `rows`
+// of text.
 export function drawMarks(plot, marks, rows) {
   const { ctx, bbox } = plot;
   const dpr = devicePixelRatio;
@@ -49,16 +51,16 @@ export function drawMarks(plot, marks, rows) {
   ctx.textBaseline = "top";
   ctx.lineWidth = 1.5 * dpr;
   const free = Array(rows).fill(bbox.left);
-  for (const mark of marks) {
-    const x = plot.valToPos(mark.time_unix_s, "x", true);
-    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+  const places = marks.map((mark) => ({ mark, x: plot.valToPos(mark.time_unix_s, "x", true) }));
+  const seen = places.filter(({ x }) => x >= bbox.left && x <= bbox.left + bbox.width).sort((a, b) => a.x - b.x);
+  for (const [index, { mark, x }] of seen.entries()) {
     ctx.strokeStyle = colour("accent");
     ctx.setLineDash(mark.applied ? [5 * dpr, 3 * dpr] : [1 * dpr, 4 * dpr]);
     ctx.beginPath();
     ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
-    if (rows === 0) continue;
+    if (index < seen.length - MOST_NAMED_MARKS) continue;
     const text = mark.applied ? `${mark.node} ${mark.before} → ${mark.after}` : `${mark.node} would be ${mark.after}`;
     const width = ctx.measureText(text).width;
     const left = x + width + 8 * dpr > bbox.left + bbox.width ? x - width - 4 * dpr : x + 4 * dpr;
