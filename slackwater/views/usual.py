@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from statistics import median
+from statistics import mean, median
 from typing import NamedTuple
 
 from slackwater.core.journal.journal import Journal
-from slackwater.core.journal.usual import SIGNALS, recent, rolled
+from slackwater.core.journal.usual import SIGNALS, Row, recent, rolled
+from slackwater.views.percentile import pooled_ms
 
 HOURS, MINUTES = 48, 360
 """The median is that of this many rolled-up hours; before `LEAST_HOURS` are known, of this many minutes."""
@@ -19,6 +20,7 @@ TIMES_USUAL = 3.0
 LEAST_MS = 10.0
 """A p95 is slow if it is this many times the usual one, and above it by this much."""
 RECENT_S = 10.0
+"""A server is slow if its p95 over this time is, and for more than half of it: one long request is not enough."""
 LEAST_REQUESTS = 20
 """A time with fewer requests says nothing."""
 RENEW_S = 60.0
@@ -80,12 +82,26 @@ def slow(
     ]
     slow_nodes = {}
     for node, rows in (recent(journal, pool, suspects, RECENT_S) if suspects else {}).items():
-        now, before = _medians(rows), mostly[node]
-        requests = median([rps for row in rows if (rps := row["rps"]) is not None] or [0.0]) * RECENT_S
-        p95 = now.get("rt_p95_ms", 0.0)
-        if requests >= LEAST_REQUESTS and _is_slow(p95, before.get("rt_p95_ms")):
-            slow_nodes[node] = Slow(p95, before["rt_p95_ms"], as_in_calm(now, before))
+        before = mostly[node]
+        rates = [row["rps"] or 0.0 for row in rows]
+        p95_now = pooled_ms(
+            zip(rates, *([row[name] for row in rows] for name in ("rt_p50_ms", "rt_p95_ms", "rt_p99_ms")), strict=True),
+            0.95,
+        )
+        if p95_now is None or mean(rates) * RECENT_S < LEAST_REQUESTS or not _is_slow(p95_now, before["rt_p95_ms"]):
+            continue
+        times = [is_slow for row in rows if (is_slow := _was_slow(row, before["rt_p95_ms"])) is not None]
+        if 2 * sum(times) > len(times):
+            slow_nodes[node] = Slow(p95_now, before["rt_p95_ms"], as_in_calm(_medians(rows), before))
     return slow_nodes
+
+
+def _was_slow(row: Row, usual_ms: float) -> bool | None:
+    """Whether answers were slow in a Sample, or requests waited and none was answered; None: neither is known."""
+    p95_ms = row["rt_p95_ms"]
+    if p95_ms is not None:
+        return _is_slow(p95_ms, usual_ms)
+    return True if row["in_flight"] else None
 
 
 def as_in_calm(now: Medians, mostly: Medians) -> list[str]:

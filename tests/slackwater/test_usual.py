@@ -18,6 +18,10 @@ T0 = 1_795_000_020.0
 CALM = {"p95_ms": 9.0, "io": 0.01, "delay": 0.05}
 
 
+def _traffic(p95_ms: float, rps: float = 20.0, in_flight: float = 0.0, **_: float) -> Traffic:
+    return Traffic(rps=rps, rt_p95_ms=p95_ms if rps else None, in_flight=int(in_flight))
+
+
 class Site:
     """A journal into which two nodes write."""
 
@@ -37,7 +41,7 @@ class Site:
                         cpu=Cpu("cgroup", 0.3),
                         sched=Sched(run_delay_per_cpu_s=values["delay"]),
                         pressure=Pressure(io_some=values["io"], memory_some=0.0),
-                        traffic=Traffic(rps=values.get("rps", 20.0), rt_p95_ms=values["p95_ms"]),
+                        traffic=_traffic(**values),
                     )
                 )
         self.journal.record(*batch)
@@ -75,8 +79,27 @@ def test_a_slow_database_on_one_server_is_no_neighbour_and_not_calm(site: Site) 
         " as in calm"
     )
     slow = seen.rows[1]
-    assert (slow.rt_p95_now_ms, slow.rt_p95_usual_ms) == (155.0, 9.0)
+    assert slow.rt_p95_now_ms == pytest.approx(155.0, abs=0.1)
+    assert slow.rt_p95_usual_ms == 9.0
     assert slow.why.startswith("is slow (155 ms, usually 9), and no neighbour is the cause")
+
+
+def test_a_server_that_stands_still_most_of_the_time_is_not_calm(site: Site) -> None:
+    for _ in range(3):
+        site.samples(2, rps=0.0, in_flight=2.0)
+        site.samples(1, p95_ms=1990.0)
+        site.samples(1)
+    seen = site.view()
+    assert seen.headline.startswith("1 of 2 calm; web2 is slow (")
+    assert 1000.0 < (seen.rows[1].rt_p95_now_ms or 0.0) < 2000.0
+
+
+def test_a_long_request_now_and_then_is_no_slow_server(site: Site) -> None:
+    for _ in range(3):
+        site.samples(2, rps=0.0, in_flight=1.0)
+        site.samples(1, rps=0.2, p95_ms=3000.0)
+        site.samples(1)
+    assert site.view().headline == "All 2 servers are calm"
 
 
 def test_what_is_not_as_in_calm_is_not_said_to_be(site: Site) -> None:
