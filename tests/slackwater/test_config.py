@@ -97,6 +97,7 @@ def test_two_pools_are_two_pools() -> None:
     ("text", "line", "says"),
     [
         (POOL + "\n[lbengine]\nleas_s = 3\n", 7, unknown("leas_s", "lbengine", "lease_s")),
+        ('mode = "act"\n' + POOL, 1, "unknown setting `mode` in the file's top level; there is one in `[[pool]]`"),
         (POOL + "\n[lbengin]\nlease_s = 3\n", 6, unknown("lbengin", "the file's top level", "lbengine")),
         (POOL + POOL.replace("web", "b") + 'mod = "act"\n', 9, unknown("mod", "pool[1]", "mode")),
         ("pool = [\n  {name = 'a', backnd = 'b'},\n]\n", 1, unknown("backnd", "pool[0]", "backend")),

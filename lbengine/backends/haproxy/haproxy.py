@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from slackwater.core.config import host_and_port
 from slackwater.core.messages import is_name, is_server_name, plain_text
@@ -204,6 +205,8 @@ class HAProxy(Balancer):
                 " (`stats socket PATH user USER mode 600 level admin`)"
             )
         if isinstance(error, ConnectionRefusedError):
+            if not Path(self.path).is_socket():
+                return "that is no socket; expected HAProxy's admin socket"
             return "nobody listens there; expected a running HAProxy's admin socket"
         return f"{error.strerror or error}; is HAProxy restarting?"
 

@@ -162,8 +162,9 @@ def _located(message: str, raw: dict[str, Any], where: str, lines: dict[KeyPath,
             )
         known = ["balancer", *struct.__struct_fields__] if word else struct.__struct_fields__
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-        line = line_of((*path, key), lines)
-        return f"{where}:{line}: unknown setting `{key}` in {place}; the nearest known one is `{near[0]}`"
+        homes = " and ".join(f"`{home}`" for home in _homes(key))
+        hint = f"there is one in {homes}" if homes else f"the nearest known one is `{near[0]}`"
+        return f"{where}:{line_of((*path, key), lines)}: unknown setting `{key}` in {place}; {hint}"
     if missing := re.fullmatch(r"Object missing required field `(.*)`", fault):
         own = word and missing.group(1) not in PoolSettings.__struct_fields__
         return f"{start}`{missing.group(1)}` is missing" + (f', which `balancer = "{word}"` needs' if own else "")
@@ -173,6 +174,14 @@ def _located(message: str, raw: dict[str, Any], where: str, lines: dict[KeyPath,
         fault += f" (expected {quoted(typing.get_args(inner), ' or ')})"
         fault = fault.replace("Invalid value", "Invalid enum value")
     return f"{start}{fault[0].lower()}{fault[1:]}"
+
+
+def _homes(key: str) -> list[str]:
+    """The tables that have a setting of this name."""
+    pool = key in PoolSettings.__struct_fields__ or owners(key)
+    sections = {name: struct_of(kind) for name, kind in hints(ControllerSettings).items() if name != "pool"}
+    named = [f"[{name}]" for name, struct in sections.items() if struct and key in struct.__struct_fields__]
+    return [*(["[[pool]]"] if pool else []), *named]
 
 
 def _kind_at(path: KeyPath, raw: dict[str, Any]) -> Any:
