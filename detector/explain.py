@@ -123,7 +123,9 @@ def with_failures(verdicts: list[Verdict], failing: Failing, *, worded: bool) ->
         verdicts[row] = msgspec.structs.replace(verdicts[row], since_unix_s=since_unix_s)
     for row in np.flatnonzero(failing.on).tolist():
         share, peers = float(failing.recent[row]), float(failing.peers_recent[row])
-        path = [f"{share:.0%} of its requests fail, and {peers:.0%} of its peers'", ONLY_REQUESTS] if worded else []
+        path = (
+            [f"{share:.0%} of its last requests failed, and {peers:.0%} of its peers'", ONLY_REQUESTS] if worded else []
+        )
         verdicts[row] = msgspec.structs.replace(
             verdicts[row],
             state="errors",

@@ -120,7 +120,7 @@ class Episode(msgspec.Struct):
     def lost(self) -> str:
         """What it cost at most, in words."""
         if self.state == "errors":
-            return f"at most {self.severity:.0%} of its requests failed"
+            return f"at most {self.severity:.0%} of its requests failed at a time"
         if self.severity < LEAST_LOSS:
             return "it lost no capacity"
         return f"it lost at most {self.severity:.0%} of its capacity"

@@ -67,7 +67,7 @@ def test_a_server_that_answers_nothing_while_requests_wait_is_slow_for_as_long_a
     early = states([v for v in begun if v.time_unix_s - begun[0].time_unix_s < LEAST_S - 1.0])
     assert not {"slow", "errors"} & early.keys()
     assert begun[-1].state == WORDS[way]
-    why = "100% of its requests fail, and 0% of its peers'" if way == "refusing" else "nothing was answered"
+    why = "100% of its last requests failed, and 0% of its peers'" if way == "refusing" else "nothing was answered"
     assert any(why in line for line in begun[-1].path)
     assert begun[-1].severity > 0.9
     # Longer than after the last requests an episode ends; what waits was sent as a trial now and then.

@@ -28,7 +28,7 @@ def failing_pool(
     verdicts = {name: msgspec.structs.replace(verdict(name, "calm", 0.0, 300.0), **(others or {})) for name in NAMES}
     for name in NAMES[:count]:
         fails = verdict(name, "errors", 0.87, 300.0)
-        path = ["87% of its requests fail, and 0% of its peers'"]
+        path = ["87% of its last requests failed, and 0% of its peers'"]
         verdicts[name] = msgspec.structs.replace(
             fails, path=path, probability=0.98, calm_shows_within_s=None, shown=shown, failed_share=0.87
         )
@@ -48,8 +48,8 @@ def test_a_server_whose_requests_fail_gets_none_however_short_its_queue() -> Non
     mine = decisions.servers["host0"]
     assert (mine.cause, mine.short[0]) == ("errors", "errors")
     assert mine.why == (
-        "errors: 87% of its requests fail, and 0% of its peers'; it gets a few requests now and then, to see whether it"
-        " still fails"
+        "errors: 87% of its last requests failed, and 0% of its peers'; it gets a few requests now and then, to see"
+        " whether it still fails"
     )
 
 

@@ -185,7 +185,7 @@ def test_every_kind_of_failure_that_haproxy_counts_is_the_server_s_state(kind: s
     }
     failing = verdicts["web2"]
     assert (failing.severity, failing.failed_share, failing.peers_failed_share) == (1.0, 1.0, 0.0)
-    assert failing.path[0] == "100% of its requests fail, and 0% of its peers'"
+    assert failing.path[0] == "100% of its last requests failed, and 0% of its peers'"
     assert (failing.calm_shows_within_s, failing.shown) == (None, True)
     bad_server = next(server for server in snapshot.servers if server.name == "web2")
     is_sent_again = kind in ("refused", "refused, sent to another", "retried")
@@ -255,7 +255,7 @@ def test_a_server_that_answers_500_at_once_gets_nothing_until_a_trial_shows_that
     assert begins == sorted(begins), "the calm after it began at its end, so its end is known"
     assert {"errors", "tried"} <= causes <= {"errors", "tried", "fast", "calm"}
     assert whys[0].startswith("errors: ")
-    assert "of its requests fail, and 0% of its peers'" in whys[0]
+    assert "of its last requests failed, and 0% of its peers'" in whys[0]
 
 
 @needs_haproxy

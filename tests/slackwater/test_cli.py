@@ -299,7 +299,7 @@ def test_why_says_when_a_server_came_up(site: Path) -> None:
             about = {"time_unix_s": now - 9 + number, "before": before, "after": after, "cause": cause}
             journal.record(change(f"up{number}", 0.0, **about))
     said = run("why", "--config", site, "host1").output
-    assert "host1 (web): the last times it came up" in said
+    assert "host1 (web): the last times it went away or came up" in said
     assert said.index("100 → 11") < said.index("11 → 44") < said.index("44 → 100")
 
 
@@ -400,6 +400,14 @@ def test_pause_without_a_bus_is_a_clear_error(site: Path) -> None:
     result = run("pause", "--config", site, "--pool", "web")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: no NATS at nats://127.0.0.1:")
+
+
+def test_a_command_before_the_first_start_says_that_the_controller_does_not_run(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(f'state_dir = "{tmp_path}/never/made"\n[[pool]]\nname = "web"\nbackend = "web"\nsocket = "/s"\n')
+    result = run("mode", "act", "--config", config)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: the controller does not run, so `mode` reaches nobody")
 
 
 def test_pause_needs_the_pools_name_when_there_are_several(site: Path) -> None:

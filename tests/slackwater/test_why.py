@@ -104,7 +104,7 @@ def test_a_server_that_fails_loses_requests_and_no_capacity(tmp_path: Path) -> N
         made.record(verdict("errors", -10.0, -1.0, 0.9))
         episode = episode_of(made, "web", "web1", {}, NOW)
     assert episode is not None
-    assert as_text(episode).splitlines()[0].endswith("it goes on; at most 90% of its requests failed")
+    assert as_text(episode).splitlines()[0].endswith("it goes on; at most 90% of its requests failed at a time")
 
 
 def test_an_episode_that_goes_on_has_no_end(tmp_path: Path) -> None:

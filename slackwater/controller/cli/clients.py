@@ -182,7 +182,8 @@ class LocalClient:
         try:
             return send_once(self._settings.control_bus, settings.name, request)
         except BusError as error:
-            if self._is_dead():  # on a bus of the site's own another controller might have answered
+            # On a bus of the site's own another controller, elsewhere, might have answered.
+            if Path(self._settings.state_dir).is_dir() and self._is_dead():
                 raise ClientError(f"{not_running} ({error})") from None
             raise _with_another_way(error, request.action) from None
         except Refused as error:  # its disk may be full: a pause that would not be kept is none

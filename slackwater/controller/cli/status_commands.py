@@ -145,7 +145,7 @@ def why(node: str, client: ControllerClient, pool_name: str | None, at_unix_s: f
         servers = {node, *(row.server for row in rows)}
         came_up = [change for change in recent if change.cause in ("away", "warm_up") and change.target in servers]
         if came_up:
-            click.echo(f"{node} ({pool}): the last times it came up")
+            click.echo(f"{node} ({pool}): the last times it went away or came up")
         for change in reversed(came_up[:WARM_UP_SHOWS]):
             click.echo(f"  {tables.change_as_line(change)}")
         of_governor = [change for change in recent if (change.by, change.target) == (GOVERNOR, node)][:GOVERNOR_SHOWS]
