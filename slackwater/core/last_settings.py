@@ -41,15 +41,16 @@ def keep(folder: Path, config: Path, text: str) -> None:
         log.error("%s/%s cannot be written: %s", folder, NAME, error.strerror)
 
 
-def load_or_last(config: Path) -> ControllerSettings:
+def load_or_last(config: Path, state_dir: Path | None = None) -> ControllerSettings:
     """The settings in the file; where it is wrong or gone those that `serve` accepted last from it, with a warning.
+    `state_dir`: its folder, where the file does not name it and it is not the usual one.
 
     The service's user may have written anything there: so root goes on with that user's rights. Raises ConfigError.
     """
     try:
         return load(config)
     except ConfigError as error:
-        for folder in state_dirs_of(config):
+        for folder in [state_dir] if state_dir else state_dirs_of(config):
             try:
                 kept = msgspec.json.decode(bytes_of(folder / NAME), type=_Kept)
             except (OSError, msgspec.DecodeError, UnicodeDecodeError):

@@ -238,6 +238,17 @@ def test_restore_needs_no_settings(site: Site) -> None:
     assert weights(site.balancer) == BASE
 
 
+def test_restore_is_told_the_folder_where_nothing_names_it(site: Site) -> None:
+    site.config.write_text("[[pool\n")
+    lost = site.cli("restore", "--all")
+    assert lost.returncode == 1
+    assert lost.stderr.rstrip().endswith("; `--state-dir` names the controller's folder, if it is not the usual one")
+    assert "has no stored weights" in site.cli("restore", "--all", "--state-dir", str(site.config.parent)).stderr
+    done = site.cli("restore", "--all", "--state-dir", str(site.state))
+    assert (done.returncode, done.stdout) == (0, "web: host1 0 -> 100\n")
+    assert weights(site.balancer) == BASE
+
+
 def test_the_dashboards_port_may_be_taken(site: Site) -> None:
     address = free_address()
     host, _, port = address.partition(":")

@@ -163,9 +163,22 @@ def log_to_stderr() -> None:
     is_flag=True,
     help="Leave a pool alone that another host's controller drives, or takes over within 3 s. The unit does this.",
 )
+@click.option(
+    "--state-dir",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="With --all: the controller's folder, if its file cannot be read and the folder is not the usual one.",
+)
 @json_option
 def restore(
-    config_path: Path, pool_name: str | None, every: bool, why: str, unless_driven: bool, as_json: bool
+    config_path: Path,
+    pool_name: str | None,
+    every: bool,
+    why: str,
+    unless_driven: bool,
+    folder: Path | None,
+    as_json: bool,
 ) -> None:
     """Set the baseline weights that are stored on disk, without a running controller.
 
@@ -179,8 +192,10 @@ def restore(
 
     if every and pool_name:
         raise click.UsageError("--all and --pool exclude each other.")
+    if folder and not every:
+        raise click.UsageError("--state-dir goes with --all alone.")
     keep_files_private()
-    settings = settings_for_restore(config_path) if every else load_or_last(config_path)
+    settings = settings_for_restore(config_path, folder) if every else load_or_last(config_path)
     elsewhere = stored_elsewhere(settings) if every else []
     pools = [*settings.pool, *elsewhere] if every else [settings.the_pool(pool_name)]
     serving = running_serve(settings.state_dir)

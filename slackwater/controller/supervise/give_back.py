@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from slackwater.controller.supervise.start import take_free
 from slackwater.core import last_settings, state_dir
 from slackwater.core.config import ConfigError, ControllerSettings, PoolSettings
@@ -124,15 +126,19 @@ def _after_failed_start(settings: ControllerSettings) -> None:
     )
 
 
-def settings_for_restore(config: Path) -> ControllerSettings:
+def settings_for_restore(config: Path, state_dir: Path | None = None) -> ControllerSettings:
     """The settings in the file, or those that were accepted last. Where neither is known: settings without pools, with
-    the folder of the stored baselines. Raises ConfigError when there is no such folder."""
+    the folder of the stored baselines (`state_dir`, where the file does not name it). Raises ConfigError when there is
+    no such folder."""
     from slackwater.lbengine.baseline import stored_in
 
     try:
-        return last_settings.load_or_last(config)
-    except ConfigError:
-        for folder in last_settings.state_dirs_of(config):
+        settings = last_settings.load_or_last(config, state_dir)
+    except ConfigError as error:
+        for folder in [state_dir] if state_dir else last_settings.state_dirs_of(config):
             if stored_in(folder):
-                return ControllerSettings(pool=[], state_dir=str(folder))
-        raise
+                return ControllerSettings(pool=[], state_dir=str(folder.absolute()))
+        if state_dir:
+            raise ConfigError(f"{error}; and {state_dir} has no stored weights") from None
+        raise ConfigError(f"{error}; `--state-dir` names the controller's folder, if it is not the usual one") from None
+    return msgspec.structs.replace(settings, state_dir=str(state_dir.absolute())) if state_dir else settings
