@@ -41,8 +41,8 @@ METRICS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("slackwater_pool_paused", ("pool",), "1 while the pool is paused."),
     ("slackwater_pool_stale", ("pool",), "1 while the controller is silent."),
     ("slackwater_pool_balancer_away", ("pool",), "1 while the balancer does not answer, or refuses what is asked."),
-    ("slackwater_pool_response_seconds", ("pool", "quantile"), "Response time over the pool's requests."),
-    ("slackwater_pool_target_seconds", ("pool", "quantile"), "The target of the settings."),
+    ("slackwater_pool_response_seconds", ("pool", "percentile"), "Response time over the pool's requests."),
+    ("slackwater_pool_target_seconds", ("pool", "percentile"), "The target of the settings."),
     (
         "slackwater_pool_utilisation_max_over_mean",
         ("pool",),
@@ -116,7 +116,7 @@ METRICS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("slackwater_changes_refused_last_hour", ("pool",), "Changes that the balancer did not take."),
     (
         "slackwater_decision_latency_seconds",
-        ("pool", "quantile"),
+        ("pool", "percentile"),
         "From an episode's beginning to the weight set, over the last hour.",
     ),
 )
@@ -207,12 +207,12 @@ def _pools(reader: JournalReader, views: dict[str, PoolStatus]) -> Iterator[Mayb
             yield "slackwater_pool_paused", (pool.name,), view.paused
         yield "slackwater_pool_utilisation_max_over_mean", (pool.name,), view.max_over_mean
         yield "slackwater_pool_servers_saved", (pool.name,), view.servers_saved
-        measured = (("0.95", view.rt_p95_ms, pool.target_p95_ms), ("0.99", view.rt_p99_ms, pool.target_p99_ms))
-        for quantile, value_ms, target_ms in measured:
+        measured = (("p95", view.rt_p95_ms, pool.target_p95_ms), ("p99", view.rt_p99_ms, pool.target_p99_ms))
+        for percentile, value_ms, target_ms in measured:
             if value_ms is not None:
-                yield "slackwater_pool_response_seconds", (pool.name, quantile), value_ms / 1000.0
+                yield "slackwater_pool_response_seconds", (pool.name, percentile), value_ms / 1000.0
             if target_ms:
-                yield "slackwater_pool_target_seconds", (pool.name, quantile), target_ms / 1000.0
+                yield "slackwater_pool_target_seconds", (pool.name, percentile), target_ms / 1000.0
 
 
 def _servers(views: dict[str, PoolStatus]) -> Iterator[MaybeValue]:
@@ -276,10 +276,10 @@ def _changes(journal: Journal, now_unix_s: float, pools: Iterable[PoolSettings])
         refused = sum(made.pool == pool and made.cause == "not_set" for made in recent)
         yield "slackwater_changes_refused_last_hour", (pool,), refused
         latencies = sorted(_latencies(journal, pool, recent, now_unix_s))
-        for quantile in (0.5, 0.95):
+        for percentile in (50, 95):
             if latencies:
-                value = latencies[min(len(latencies) - 1, int(quantile * len(latencies)))]
-                yield "slackwater_decision_latency_seconds", (pool, f"{quantile:g}"), value
+                value = latencies[min(len(latencies) - 1, percentile * len(latencies) // 100)]
+                yield "slackwater_decision_latency_seconds", (pool, f"p{percentile}"), value
 
 
 def reason_of(change: Change) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,10 +96,17 @@ def test_metrics_show_states_weights_ages_and_changes(client: FlaskClient) -> No
     assert samples["slackwater_changes_total"][0].value == 1.0
     (reason, *_) = samples["slackwater_changes_last_hour"]
     assert reason.labels == {"pool": "web", "what": "weight", "reason": "interference", "applied": "true"}
-    assert {sample.labels["quantile"]: sample.value for sample in samples["slackwater_decision_latency_seconds"]} == {
-        "0.5": 0.0,
-        "0.95": 0.0,
+    assert {sample.labels["percentile"]: sample.value for sample in samples["slackwater_decision_latency_seconds"]} == {
+        "p50": 0.0,
+        "p95": 0.0,
     }
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not in PATH; `make setup` brings it")
+def test_promtool_finds_nothing_in_the_metrics(client: FlaskClient) -> None:
+    text = client.get("/metrics").text
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("cause", ["slow", "tried", "fast", "away", "warm_up", "calm", "pinned", "governor"])
