@@ -156,14 +156,14 @@ def _machine(
 def _why(machine: Machine, settings: ReplaceSettings, days: int) -> str:
     requests = "" if machine.slow_requests is None else f", and {machine.slow_requests:,.0f} requests took long"
     cost = (
-        f"slow by itself for {duration(machine.slow_min * MINUTE_S)}, on {machine.days} of {days} d for"
+        f"slow by itself for {duration(machine.slow_min * MINUTE_S)} in {days} d, on {machine.days} of them for"
         f" {duration(LEAST_DAY_S)} or more; it lost {machine.lost_share:.1%} of its capacity"
     )
     if machine.advice == "no_peers":
         return f"{cost}{requests}; there is no other machine to compare it with"
     peers = f"{cost}, its peers {machine.peers_lost_share or 0.0:.1%}{requests}"
     if machine.advice == "too_few_days":
-        return f"{peers}; replacing it pays from {settings.chronic_days} days of {duration(LEAST_DAY_S)} on"
+        return f"{peers}; replacing it pays from {settings.chronic_days} such days on"
     if machine.advice == "too_little":
         points = 100 * settings.least_lost_share
         return f"{peers}; replacing it pays if it lost {points:.1f} percentage points more than its peers"

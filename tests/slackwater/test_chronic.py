@@ -203,7 +203,7 @@ def test_the_dry_run_says_what_would_be_replaced_and_why() -> None:
     text = as_text(plan("web", machines, [], cycle(), {}, SETTINGS, NOW))
     assert text.splitlines()[0] == "pool web, the last 7 d, mode act"
     assert text.splitlines()[1].endswith("replace this machine")
-    assert text.splitlines()[2].endswith("replacing it pays from 3 days of 5 min on")
+    assert text.splitlines()[2].endswith("replacing it pays from 3 such days on")
     assert text.splitlines()[3] == "  next: web1; it is drained, and /usr/local/bin/replace is called"
     observes = msgspec.structs.replace(cycle(), mode="observe")
     assert "the pool only observes" in as_text(plan("web", machines, [], observes, {}, SETTINGS, NOW))

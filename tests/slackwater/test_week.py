@@ -371,7 +371,7 @@ def test_machines_are_ranked_by_what_they_cost(journal: Journal, capsys: pytest.
     assert machine.slow_requests is not None
     assert machine.slow_requests > 30 * 50
     week_text.show(report)
-    assert "machine web1: slow by itself for 10 h, on 4 of 7 d for 5 min or more" in capsys.readouterr().out
+    assert "machine web1: slow by itself for 10 h in 7 d, on 4 of them for 5 min or more" in capsys.readouterr().out
     journal.record(*(mark(-day, -day * 86400, "deploy") for day in range(1, 5)))
     assert seen(journal).pools[0].machines[0].advice == "too_few_days", "what people say counts"
 
@@ -402,5 +402,5 @@ def test_a_week_without_an_episode_and_a_machine_that_was_slow_for_seconds_are_s
     journal.record(*[sample for node in ("web1", "web2", "web3") for sample in samples(node, -2, 0, CALM_MS)])
     text = printed(journal, capsys)
     assert "acting would have made 1 weight change on 1 of 3 servers" in text
-    assert " s, on 0 of 7 d for 5 min or more; it lost" in text
-    assert "replacing it pays from 3 days of 5 min on" in text
+    assert " s in 7 d, on 0 of them for 5 min or more; it lost" in text
+    assert "replacing it pays from 3 such days on" in text

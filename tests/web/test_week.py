@@ -124,8 +124,8 @@ def test_the_page_says_which_machine_to_replace_and_what_it_cost(site: Site) -> 
         site.journal.record(Verdict(1, "web2", "web", since + 9001.0, "calm", since + 9001.0, 0.0, [], "m"))
     page = text(site.client().get("/week").text)
     assert "Machines that were slow while others were not" in page
-    assert "10 h on 4 of 7 d" in page
-    assert "a day counts from 5 min on" in page
+    assert "4 of 7 d with 5 min or more" in page
+    assert "from 3 such days on" in page
     assert "replace this machine" in page
     assert "no replace.command is set" in page
     metrics = site.client().get("/metrics").text
