@@ -87,8 +87,9 @@ def _acting(pool: PoolWeek) -> list[str]:
 
 def _lowered(acting: Acting) -> str:
     share = "" if acting.smallest_share is None else f", smallest share {acting.smallest_share:.0%}"
+    besides = "in observe mode, besides, " if acting.made else ""
     return (
-        f"acting would have made {acting.weight_changes} weight change{'s' * (acting.weight_changes != 1)}"
+        f"{besides}acting would have made {acting.weight_changes} weight change{'s' * (acting.weight_changes != 1)}"
         f" on {len(acting.lowered)} of {acting.servers}"
         f" servers, at most {acting.most_at_once} lowered at once; lowest weight {acting.lowest_weight} of"
         f" {acting.lowest_baseline}{share}"
