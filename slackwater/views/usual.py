@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterable, Mapping
-from statistics import mean, median
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from statistics import median
 from typing import NamedTuple
 
 from slackwater.core.journal.journal import Journal
+from slackwater.core.journal.pool_totals import Requests
 from slackwater.core.journal.usual import SIGNALS, Row, recent, rolled
 from slackwater.views.percentile import pooled_ms
 
@@ -21,6 +24,8 @@ LEAST_MS = 10.0
 """A p95 is slow if it is this many times the usual one, and above it by this much."""
 RECENT_S = 10.0
 """A server is slow if its p95 over this time is, and for more than half of it: one long request is not enough."""
+MOST_APART_S = 1.5
+"""A Sample tells of the time since the one before, and of no more than this."""
 LEAST_REQUESTS = 20
 """A time with fewer requests says nothing."""
 RENEW_S = 60.0
@@ -83,25 +88,33 @@ def slow(
     slow_nodes = {}
     for node, rows in (recent(journal, pool, suspects, RECENT_S) if suspects else {}).items():
         before = mostly[node]
-        rates = [row["rps"] or 0.0 for row in rows]
-        p95_now = pooled_ms(
-            zip(rates, *([row[name] for row in rows] for name in ("rt_p50_ms", "rt_p95_ms", "rt_p99_ms")), strict=True),
-            0.95,
-        )
-        if p95_now is None or mean(rates) * RECENT_S < LEAST_REQUESTS or not _is_slow(p95_now, before["rt_p95_ms"]):
-            continue
-        times = [is_slow for row in rows if (is_slow := _was_slow(row, before["rt_p95_ms"])) is not None]
-        if 2 * sum(times) > len(times):
+        p95_now = _p95_where_slow(rows, before["rt_p95_ms"])
+        if p95_now is not None:
             slow_nodes[node] = Slow(p95_now, before["rt_p95_ms"], as_in_calm(_medians(rows), before))
     return slow_nodes
 
 
-def _was_slow(row: Row, usual_ms: float) -> bool | None:
-    """Whether answers were slow in a Sample, or requests waited and none was answered; None: neither is known."""
-    p95_ms = row["rt_p95_ms"]
-    if p95_ms is not None:
-        return _is_slow(p95_ms, usual_ms)
-    return True if row["in_flight"] else None
+def _p95_where_slow(rows: Sequence[Row], usual_ms: float) -> float | None:
+    """The p95 over these Samples, the oldest first; None where the server is not slow.
+
+    Time in which requests waited and none was answered is slow if the next answers are.
+    """
+    answered: list[Requests] = []
+    slow_s = waited_s = 0.0
+    for before, row in pairwise(rows):
+        covers_s = min((row["time_unix_s"] or 0.0) - (before["time_unix_s"] or 0.0), MOST_APART_S)
+        p95_ms = row["rt_p95_ms"]
+        if p95_ms is None:
+            waited_s = waited_s + covers_s if row["in_flight"] else 0.0
+            continue
+        answered.append(((row["rps"] or 0.0) * covers_s, row["rt_p50_ms"], p95_ms, row["rt_p99_ms"]))
+        if _is_slow(p95_ms, usual_ms):
+            slow_s += covers_s + waited_s
+        waited_s = 0.0
+    if 2.0 * slow_s <= RECENT_S or math.fsum(count for count, *_ in answered) < LEAST_REQUESTS:
+        return None
+    p95_ms = pooled_ms(answered, 0.95)
+    return p95_ms if p95_ms is not None and _is_slow(p95_ms, usual_ms) else None
 
 
 def as_in_calm(now: Medians, mostly: Medians) -> list[str]:

@@ -10,7 +10,7 @@ from slackwater.core.journal import schema
 from slackwater.core.journal.journal import Journal
 
 SIGNALS = ("rps", "rt_p95_ms", "run_delay_per_cpu_s", "steal", "pressure_io", "pressure_memory", "cpi")
-EXACT = (*SIGNALS, "rt_p50_ms", "rt_p99_ms", "in_flight")
+EXACT = (*SIGNALS, "time_unix_s", "rt_p50_ms", "rt_p99_ms", "in_flight")
 """What a Sample has more than a rolled-up time."""
 Row = Mapping[str, float | None]
 _SCALED = ", ".join(f"{name} / {schema.SCALE}.0 AS {name}" for name in SIGNALS)
@@ -24,7 +24,7 @@ RECENT = (
     " JOIN latest ON kind = 'sample' AND latest.pool = nodes.pool AND latest.node = nodes.node"
     " JOIN samples ON node_id = id AND time_unix_s > json_extract(json, '$.time_unix_s') - :last_s"
     " AND time_unix_s <= json_extract(json, '$.time_unix_s')"
-    " WHERE nodes.pool = :pool AND nodes.node IN (SELECT value FROM json_each(:nodes))"
+    " WHERE nodes.pool = :pool AND nodes.node IN (SELECT value FROM json_each(:nodes)) ORDER BY samples.time_unix_s"
 )
 
 
@@ -44,7 +44,8 @@ def rolled(
 
 
 def recent(journal: Journal, pool: str, nodes: Collection[str], last_s: float) -> dict[str, list[Row]]:
-    """These nodes' Samples over the `last_s` before each one's last (the node's own clock). Raises JournalError."""
+    """These nodes' Samples over the `last_s` before each one's last (the node's own clock), the oldest first. Raises
+    JournalError."""
     return _by_node(journal, RECENT, EXACT, {"pool": pool, "last_s": last_s, "nodes": _names(nodes)})
 
 
