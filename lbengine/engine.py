@@ -128,7 +128,7 @@ class Engine:
         `baseline` and `paused`: left by the lbengine before, if any. `after_another`: that lbengine may still live, cut
         off, and restore weights; for a while weights that change are therefore set again, and not taken for somebody's
         wish. Returns the baseline that is stored now: our own, or where we have none the one that was left. Raises
-        BaselineError, StateFileError: nothing has changed then, and the call can be repeated.
+        BaselineError, StateFileError: it drives nothing then, and the call can be repeated.
         """
         stored = self.store.load()
         self.commands.overrides.adopt_pause(paused)

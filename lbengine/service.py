@@ -104,7 +104,7 @@ def _drivers(settings: ControllerSettings, journal: Journal, hooks: Hooks) -> li
             refused.append(error)
         else:
             if (mode := engine.commands.overrides.mode) != pool.mode:
-                log.info("pool %s: mode %s, as `slackwater mode` set it, not %s", pool.name, mode, pool.mode)
+                log.info("pool %s: mode %s, instead of the settings' mode %s", pool.name, mode, pool.mode)
             drivers.append(Driver(engine, pool, settings.lbengine.cycle_s, hooks))
     if not drivers:
         raise refused[0]
@@ -308,7 +308,7 @@ class Driver:
         log.info("%s", sentence)
         await self.publish()
         await self._thread.run(self.engine.settle)
-        return {"sentence": shortened("; ".join([sentence, *(f"warning: {warning}" for warning in warnings)]))}
+        return {"sentence": shortened("; ".join([*(f"warning: {warning}" for warning in warnings), sentence]))}
 
     async def _request(self, question: dict[str, Any]) -> dict[str, Any] | None:
         """Grants the second stage a temporary override; otherwise as `_control`."""

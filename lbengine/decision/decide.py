@@ -271,7 +271,7 @@ def _in_episode(
     after = position.tried(before, baseline, requests, now_s, blind=blind, after_s=after_s)
     if after.trial is not None and (after.is_tried or before.has_few):
         cause: DecisionCause = "fast" if after.trial.stage == "all" else "tried"
-        return _Move(after, Reason(cause, verdict, is_over=after.trial.stage != "few"))
+        return _Move(after, Reason(cause, verdict, stage=after.trial.stage))
     after = position.settle(after, target, baseline, now_s, settings.min_change)
     if target >= baseline and before.weight >= baseline:
         return _Move(after, Reason("no_gain", verdict, share))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from slackwater.core.config import LbengineSettings, PoolSettings
 from slackwater.core.messages import DecisionCause, Verdict
 from slackwater.lbengine.decision.evenness import Full
+from slackwater.lbengine.decision.position import Stage
 from slackwater.lbengine.decision.split import Share
 
 
@@ -29,9 +30,9 @@ class Reason:
     request: str = ""
     """What a person or the second stage asked for: a pin, a drain, or a hold."""
     keeps: int = 0
-    """The weight that it keeps although it is to get less, since the others have no room for its requests."""
-    is_over: bool = False
-    """Its few requests have come, and did not show that it is well."""
+    """The weight that it keeps although it is to get less, since the others had no room for its requests."""
+    stage: Stage = "few"
+    """Of its trial."""
     full: Full | None = None
     """The weight in calm that is not the baseline."""
     is_coarse: bool = False
@@ -44,6 +45,7 @@ STAYS = "its weight stays, as `causes_off` names this cause"
 STILL = {"slow": "it is still slow", "errors": "it still fails"}
 """What a trial is to show, by the state. In `interference` it is the neighbour."""
 LOWEST = "its weight goes no lower"
+JUDGED = "its few requests are judged now"
 TRIED = "its few requests do not show that it is well"
 Words = tuple[str, tuple[str, ...]]
 """A sentence, and the same in short phrases, the most important first."""
@@ -81,7 +83,8 @@ def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) ->
             return _listed(_state(reason), f"but nothing shows it now: {_seen(reason)}")
         case "tried":
             cause = STILL.get(_state(reason), "the neighbour is still there")
-            tried = TRIED if reason.is_over else f"it gets a few requests now and then, to see whether {cause}"
+            trial = f"it gets a few requests now and then, to see whether {cause}"
+            tried = {"judged": JUDGED, "over": TRIED}.get(reason.stage, trial)
             return f"{_state(reason)}: {tried}", (_state(reason), tried)
         case "fast":
             well = "answered" if _state(reason) == "errors" else "fast"
@@ -150,7 +153,7 @@ def _no_lower(reason: Reason) -> str:
         return f"another server would be {reason.others_filled:.0%} full otherwise"
     if reason.others_wait:
         return "more requests wait at the others than at it"
-    return "the others have no room for its requests" if reason.keeps else ""
+    return "the others had no room for its requests" if reason.keeps else ""
 
 
 def _errors(reason: Reason, pool: PoolSettings) -> Words:

@@ -91,7 +91,7 @@ class Ownership:
         self.lease.hold(store.load(), self.engine.paused, store.id)
         self.engine.store.mirror = mirror
         await self.step()
-        if self.lease.owner == "unknown":
+        if self.lease.owner == "unknown" and not self._error:
             raise BusError("the lease could not be taken: the key-value store does not answer in time")
         self.engine.may_lower = lambda: self.lease.is_sure
         self._renewing = asyncio.create_task(self._renew())
@@ -116,13 +116,12 @@ class Ownership:
             before = self._followed[2]
             followed = owner, owner == "theirs" and self.lease.are_elsewhere, self.lease.taken_after_others
             if followed == self._followed:
+                self._error = ""
                 return
             try:
                 await self._follow(owner, elsewhere=followed[1], after_another=followed[2] > before)
-            except (BaselineError, StateFileError) as error:  # the next step tries again
-                if self._error != (text := str(error)):
-                    log.error("pool %s: this lbengine cannot drive the balancer yet: %s", self.pool.name, text)
-                self._error = text
+            except (BaselineError, StateFileError) as error:
+                await self._let_go(str(error))
             else:
                 self._followed, self._error = followed, ""
 
@@ -148,6 +147,15 @@ class Ownership:
                 " may still return to the baseline",
                 self.pool.name,
             )
+
+    async def _let_go(self, why: str) -> None:
+        """Stands by, and gives the leases back. A later step takes them again where no other lbengine has them."""
+        if self._error != why:
+            log.error("pool %s: this lbengine cannot drive the balancer now: %s", self.pool.name, why)
+        self._error = why
+        await self._thread.run(self.engine.stand_by, f"this lbengine cannot: {why}", False)
+        with contextlib.suppress(BusError):
+            await self.lease.release(contested=True)
 
     async def _renew(self) -> None:
         while True:

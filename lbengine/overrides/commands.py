@@ -90,7 +90,7 @@ class OperatorCommands:
                     known = ", ".join(sorted(verdicts)) or "none"
                     raise CommandError(f"no node `{target}` is heard of; there are: {known}")
                 if verdicts[target].source != "monitor":
-                    raise CommandError(f"{target} has no monitor to ask; `slackwater monitors` sets one up")
+                    raise CommandError(f"{target} has no monitor that is heard of, so none can be asked")
                 after, why = f"{request.for_s:g} s", why or "fast Samples"
                 done = f"{target}'s monitor is asked for Samples as often as in an event by {by} for {after}"
         self._record(request.action, target, before, after, why, by, request.since_unix_s)

@@ -80,7 +80,7 @@ at_option = click.option(
     type=click.DateTime(["%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"]),
     callback=unix_time_of,
     metavar="'YYYY-MM-DD HH:MM'",
-    help="The episode that went on then, or began within a minute, by this machine's clock; default: the last one.",
+    help="The episode of then, or that began within a minute, by this machine's clock; default: the last of a week.",
 )
 
 

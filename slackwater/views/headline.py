@@ -117,9 +117,9 @@ def _failing_in_words(rows: Sequence[Row]) -> str:
     share, worst = failing(rows)
     if not worst:
         return ""
-    alike = len(worst) == sum(bool(row.rps) and row.failed_share is not None for row in rows)
+    alike = len(worst) == len(rows) and (worst[0].failed_share or 0.0) <= 2.0 * share
     where = "on all servers alike" if alike else f"most of them at {listed([row.node for row in worst])}"
-    return f"{_of_100(share)} of 100 requests fail, {where}"
+    return f"{_of_100(share)} of 100 requests fail" + (f", {where}" if len(rows) > 1 else "")
 
 
 def _slow(now_ms: float, usual_ms: float) -> str:

@@ -202,8 +202,9 @@ def pool_status(
         if node not in known and now_unix_s - reading.received_unix_s < FORGET_AFTER_S:
             rows.append(row(node, None))
             if shown:
-                hint = " (see `servers` in the pool's settings)" if servers else ", or not any more"
-                rows[-1].summary = rows[-1].why = f"no server of the backend has this name{hint}"
+                rows[-1].summary = rows[-1].why = (
+                    "no server of the backend has this name, or not any more (see `servers` in the pool's settings)"
+                )
                 rows[-1].exceptions = [f"is no server of {title}"]
     state, text = _headline(rows, cycle, title, silence, now_unix_s)
     fresh = [r for r in readings.values() if not stale and now_unix_s - r.received_unix_s <= STALE_AFTER_S]

@@ -37,7 +37,7 @@ DECISIONS: dict[ChangeCause | None, str] = {
     "bounded": "too many servers would have a low weight at once, so this one keeps a part of its own",
 }
 """Why a server has its weight. Other causes are a person's or the second stage's, whose own words say it best."""
-TRIED = "its few requests do not show that it is well, so it waits for the next ones"
+TRIED = "its trial with a few requests is over"
 """Why its weight falls again after a few requests."""
 
 

@@ -120,7 +120,7 @@ class Episode(msgspec.Struct):
     def lost(self) -> str:
         """What it cost at most, in words."""
         if self.state == "errors":
-            return f"at most {self.severity:.0%} of its requests failed at a time"
+            return f"up to {self.severity:.0%} of its requests failed"
         if self.severity < LEAST_LOSS:
             return "it lost no capacity"
         return f"it lost at most {self.severity:.0%} of its capacity"
@@ -250,12 +250,16 @@ def with_changes(journal: Journal, episode: Episode, servers: Mapping[str, str])
         for change in reversed(newest_first)
         if change.target in targets
         and change.what != "mark_episode"
-        and not (_is_after(change, episode) and (change.target == episode.pool or change.cause in NO_WAY_BACK))
+        and not (_is_after(change, episode) and _is_no_way_back(change))
     ]
     ids = {change.id for change in changes}
     changes = [change for change in changes if change.what != "outcome" or not change.follows or change.follows in ids]
     undone = "" if any(change.what in SETS for change in changes) else _undone(journal, episode, names)
     return msgspec.structs.replace(episode, changes=changes, undone=undone)
+
+
+def _is_no_way_back(change: Change) -> bool:
+    return change.target == change.pool or change.what in ("pin", "unpin") or change.cause in NO_WAY_BACK
 
 
 def _is_after(change: Change, episode: Episode) -> bool:

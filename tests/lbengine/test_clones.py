@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from slackwater.core.config import BusSettings, ControllerSettings, LbengineSett
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.machine import folder_id
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
-from slackwater.lbengine.baseline import Baseline, BaselineStore
+from slackwater.lbengine.baseline import Baseline, BaselineError, BaselineStore
 from slackwater.lbengine.engine import Engine
 from slackwater.lbengine.engine_thread import EngineThread
 from slackwater.lbengine.leadership.another import another_of
@@ -115,10 +117,30 @@ def test_a_copy_takes_over_with_the_baseline(tmp_path: Path, balancer: RealHAPro
     asyncio.run(scene())
 
 
+@contextmanager
+def no_room(monkeypatch: pytest.MonkeyPatch, writes: str) -> Iterator[list[str]]:
+    """The disk is full for what this module writes; gives the refusals."""
+    refused: list[str] = []
+
+    def refuse(path: Path, *_: object) -> None:
+        refused.append(path.name)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"slackwater.lbengine.{writes}.replace_durably", refuse)
+        yield refused
+
+
 @needs_haproxy
 @pytest.mark.parametrize(("writes", "paused"), [("baseline", None), ("state_file", Pause("alice", "deploy", 1.0))])
+@pytest.mark.parametrize("starts", ["before the end of the other", "after it"])
 def test_a_takeover_waits_for_room_on_the_disk(
-    tmp_path: Path, balancer: RealHAProxy, monkeypatch: pytest.MonkeyPatch, writes: str, paused: Pause | None
+    tmp_path: Path,
+    balancer: RealHAProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    writes: str,
+    paused: Pause | None,
+    starts: str,
 ) -> None:
     async def scene() -> None:
         store = Bucket()
@@ -129,27 +151,63 @@ def test_a_takeover_waits_for_room_on_the_disk(
         await driving.ownership.begin()
         await driving.thread.run(driving.engine.store.save, STORED)
         balancer.send("set server web/host1 weight 0")
-        await two.ownership.begin()
+        if starts == "after it":
+            driving.ownership.lease.hold(STORED, paused, driving.engine.store.id)
+            await driving.ownership.lease.release()
+        else:
+            await two.ownership.begin()
         await driving.crash()
         async with asyncio.timeout(60.0):
-            with monkeypatch.context() as patch:
-                tries = 0
-
-                def no_room(*_: object) -> None:
-                    nonlocal tries
-                    tries += 1
-                    raise OSError(errno.ENOSPC, "No space left on device")
-
-                patch.setattr(f"slackwater.lbengine.{writes}.replace_durably", no_room)
-                while tries < 2:
+            with no_room(monkeypatch, writes) as refused:
+                if starts == "after it":
+                    await two.ownership.begin()
+                while len(refused) < 2:
                     await asyncio.sleep(LEASE_S / 10)
-                assert two.engine.standby
+                assert "No space left on device" in two.engine.standby
+                assert two.ownership.lease.owner != "ours", "another lbengine may take it"
             while two.engine.standby:
                 await asyncio.sleep(LEASE_S / 10)
         await two.turns()
         assert balancer.weight("host1") == 100
         assert two.engine.paused == paused
         await two.crash()
+
+    asyncio.run(scene())
+
+
+@needs_haproxy
+def test_another_lbengine_takes_over_where_one_has_no_room_on_its_disk(
+    tmp_path: Path, balancer: RealHAProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        store = Bucket()
+        for name in ("a", "b", "c"):
+            (tmp_path / name).mkdir()
+        driving, full, free = (One(tmp_path / name, balancer, store) for name in ("a", "b", "c"))
+        await driving.ownership.begin()
+        await driving.thread.run(driving.engine.store.save, STORED)
+        balancer.send("set server web/host1 weight 0")
+        await full.ownership.begin()
+        save = full.engine.store.save
+
+        def refuse(_: object) -> None:
+            raise BaselineError("no room")
+
+        monkeypatch.setattr(full.engine.store, "save", refuse)
+        await driving.crash()
+        async with asyncio.timeout(60.0):
+            while full.engine.standby != "this lbengine cannot: no room":
+                await asyncio.sleep(LEASE_S / 10)
+            await free.ownership.begin()
+            while free.engine.standby or not free.engine.store.path.exists():
+                await asyncio.sleep(LEASE_S / 10)
+            monkeypatch.setattr(full.engine.store, "save", save)
+            while "drives" not in full.engine.standby:
+                await asyncio.sleep(LEASE_S / 10)
+        await free.turns()
+        assert balancer.weight("host1") == 100
+        await full.crash()
+        await free.crash()
 
     asyncio.run(scene())
 

@@ -64,7 +64,7 @@ def test_failing_servers_are_bounded_by_the_guard_and_by_the_room_of_the_others(
 def test_a_failing_server_that_keeps_its_weight_for_want_of_room_is_not_called_tried() -> None:
     kept = tried(Position(100, moved_s=NOW_S, least=100), 1.0, 0.97)
     assert kept.position.weight == 100
-    assert kept.why.endswith("its weight goes no lower, since the others have no room for its requests")
+    assert kept.why.endswith("its weight goes no lower, since the others had no room for its requests")
 
 
 def test_a_cause_that_is_switched_off_is_shown_and_moves_nothing() -> None:

@@ -218,6 +218,9 @@ def test_a_socket_that_nobody_listens_on_is_named(tmp_path: Path) -> None:
         dead.bind(str(tmp_path / "dead.sock"))
     with pytest.raises(BalancerUnreachable, match="nobody listens there"):
         HAProxy(str(tmp_path / "dead.sock"), "web", TIMEOUT_S).read()
+    (tmp_path / "file").touch()
+    with pytest.raises(BalancerUnreachable, match="not a socket"):
+        HAProxy(str(tmp_path / "file"), "web", TIMEOUT_S).read()
 
 
 @pytest.mark.parametrize("reply", [b"", b"Name: HAProxy\nPid: 7\n", b"Name: HAProxy\n\n# pxname,svn"])

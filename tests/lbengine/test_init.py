@@ -85,6 +85,8 @@ def test_it_writes_settings_that_are_accepted_and_opens_nothing(here: Here, bala
     assert (pool.name, pool.mode, pool.driven) == ("web", "observe", {"backend": "web", "socket": balancer.socket})
     assert stat.S_IMODE(here.config.stat().st_mode) in (0o600, 0o640)
     assert f"admin socket {balancer.socket} (from {balancer.folder}/haproxy.cfg:2)" in done.output
+    assert f"  slackwater serve --config {here.config}\n" in done.output
+    assert f"`slackwater monitors --config {here.config}` adds a monitor" in done.output
     assert settings.balancer_view.mode == "on"
     assert is_loopback(settings.bus.listen)
     assert [path.name for path in here.config.parent.iterdir()] == ["controller.toml"]

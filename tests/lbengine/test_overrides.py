@@ -247,6 +247,6 @@ def test_a_node_that_is_not_heard_of_is_not_asked(site: DrivenHAProxy) -> None:
     site.engine.inbox.put(
         msgspec.structs.replace(seen, source="balancer", time_unix_s=seen.time_unix_s + 1.0), site.now_s
     )
-    with pytest.raises(CommandError, match="host1 has no monitor to ask; `slackwater monitors` sets one up"):
+    with pytest.raises(CommandError, match="host1 has no monitor that is heard of, so none"):
         site.engine.command(Request(action="ask_samples", target="host1", for_s=30.0, by="anna"), site.now_s)
     assert not [message for message in site.engine.outbox if isinstance(message, Ask)]

@@ -100,6 +100,7 @@ def test_each_thing_that_is_missing_names_its_remedy_until_nothing_is(site: Site
         done = site.cli("check", "--wait", f"{IN_TIME_S:g}s", within_s=2 * IN_TIME_S)
         assert done.returncode == 0, done.stdout
         assert done.stdout.endswith("nothing is missing\n")
+        assert "waiting for what is missing, for " in done.stderr
         assert "✓ node host3 of pool web: its measurements arrive\n" in done.stdout
 
         site.replace('mode = "observe"', 'mode = "obey"')

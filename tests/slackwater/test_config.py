@@ -31,6 +31,10 @@ def unknown(key: str, place: str, nearest: str) -> str:
     return f"unknown setting `{key}` in {place}; the nearest known one is `{nearest}`"
 
 
+def misplaced(key: str, place: str, home: str) -> str:
+    return f"unknown setting `{key}` in {place}; there is one in {home}"
+
+
 def test_defaults_fill_what_is_not_given() -> None:
     settings = parse(POOL, "f.toml")
     assert settings.pool[0].mode == "observe"
@@ -97,7 +101,9 @@ def test_two_pools_are_two_pools() -> None:
     ("text", "line", "says"),
     [
         (POOL + "\n[lbengine]\nleas_s = 3\n", 7, unknown("leas_s", "lbengine", "lease_s")),
-        ('mode = "act"\n' + POOL, 1, "unknown setting `mode` in the file's top level; there is one in `[[pool]]`"),
+        ('mode = "act"\n' + POOL, 1, misplaced("mode", "the file's top level", "`[[pool]]`")),
+        (POOL + 'state_dir = "/"\n', 5, misplaced("state_dir", "pool[0]", "the file's top level")),
+        ('balancer = "lvs"\n' + POOL, 1, misplaced("balancer", "the file's top level", "`[[pool]]`")),
         (POOL + "\n[lbengin]\nlease_s = 3\n", 6, unknown("lbengin", "the file's top level", "lbengine")),
         (POOL + POOL.replace("web", "b") + 'mod = "act"\n', 9, unknown("mod", "pool[1]", "mode")),
         ("pool = [\n  {name = 'a', backnd = 'b'},\n]\n", 1, unknown("backnd", "pool[0]", "backend")),

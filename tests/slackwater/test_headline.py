@@ -71,6 +71,11 @@ SEEN = [
         [row("web1", failed_share=0.0), row("web2", failed_share=0.34), row("web3", failed_share=0.0)],
         "3 of 3 calm; 11 of 100 requests fail, most of them at web2",
     ),
+    (
+        [row("web1", rps=90.0, failed_share=0.06), row("web2", rps=10.0, failed_share=0.46)],
+        "2 of 2 calm; 10 of 100 requests fail, most of them at web2, web1",
+    ),
+    ([row("web1", failed_share=0.12)], "1 of 1 calm; 12 of 100 requests fail"),
     ([row(f"web{n}", "unknown") for n in range(9)], "0 of 9 calm; web0, web1, web2, web3 and 5 more are unknown"),
 ]
 

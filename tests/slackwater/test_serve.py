@@ -123,6 +123,7 @@ def test_serve_runs_its_parts_replaces_the_dead_and_leaves_nothing_behind(
     assert state_dir.running_serve(str(site.state)) is None
     log = site.log.read_text()
     assert log.index("stopping (SIGTERM): lbengine first") < log.index("stopped")
+    assert "WARNING" not in log.partition("stopping (SIGTERM)")[2].replace("WARNING lbengine", "")
     assert "Traceback" not in log
 
 

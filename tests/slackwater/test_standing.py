@@ -107,5 +107,8 @@ def test_something_is_to_be_done_about_servers_that_fail_alike() -> None:
     failing = view()
     failing.rows[0].failed_share = 0.12
     assert standing([failing]).todo == "look at the error log of web1: no neighbour is the cause."
+    named = view("api")
+    named.rows[0].peers_failed_share = 0.0
+    assert standing([failing, named]).todo == "look at the error log of web1, web1: no neighbour is the cause."
     failing.rows[0].failed_share = 0.04
     assert standing([failing]).todo == "nothing."

@@ -129,6 +129,10 @@ def test_the_page_s_address_comes_first_and_the_page_shows_what_was_told(start: 
     assert sentence in printed
     assert f"{sentence} Times are the recording's, and nothing can be changed." in html.unescape(page)
     assert "Nobody can log in to a recording" in get(url, "/login")[1]
+    for path in ("/", "/pools/web", "/week", "/changes"):
+        status, shown = get(url, path)
+        assert status == 200, path
+        assert [word for word in ("Pause everything", "Log in", "mode act --pool") if word in shown] == [], path
     assert "A recording has no file of settings." in get(url, "/settings")[1]
     assert "would have been" in page
     status, changes = get(url, "/api/v1/pools/web/changes")

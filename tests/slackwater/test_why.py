@@ -99,12 +99,17 @@ def test_the_text_shows_it_in_order_and_each_reason_in_a_sentence(journal: Journ
     assert len(lines) == 5
 
 
+def test_what_costs_nothing_is_said_to_cost_nothing(journal: Journal) -> None:
+    journal.record(verdict("all_slow", -3.0, -2.0))
+    assert as_text(story_of(journal)).splitlines()[0].endswith("; it lost no capacity")
+
+
 def test_a_server_that_fails_loses_requests_and_no_capacity(tmp_path: Path) -> None:
     with Journal.open(journal_path(tmp_path)) as made:
         made.record(verdict("errors", -10.0, -1.0, 0.9))
         episode = episode_of(made, "web", "web1", {}, NOW)
     assert episode is not None
-    assert as_text(episode).splitlines()[0].endswith("it goes on; at most 90% of its requests failed at a time")
+    assert as_text(episode).splitlines()[0].endswith("it goes on; up to 90% of its requests failed")
 
 
 def test_an_episode_that_goes_on_has_no_end(tmp_path: Path) -> None:
@@ -191,7 +196,8 @@ def test_an_earlier_episode_is_found_by_its_time(journal: Journal) -> None:
 def test_what_happened_after_an_episode_is_none_of_its_changes_but_for_the_way_back(journal: Journal) -> None:
     away = msgspec.structs.replace(change("weight", 100, 13, -75.0, "down"), cause="away")
     theirs = msgspec.structs.replace(change("weight", 13, 40, -74.0, ""), cause="someone_else", by="someone else")
-    journal.record(away, theirs, change("pause", 0, 0, -73.0, "", target="web"))
+    pin = msgspec.structs.replace(change("pin", 0, 40, -72.0, ""), before=None, by="anna")
+    journal.record(away, theirs, pin, change("pause", 0, 0, -73.0, "", target="web"))
     assert [made.after for made in story_of(journal).changes] == [0, 4.9, 100]
     resumed = msgspec.structs.replace(change("resume", 0, 0, -90.0, "", target="web"), before=None, after=None)
     journal.record(resumed)

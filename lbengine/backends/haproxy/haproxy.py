@@ -23,6 +23,7 @@ MOST_BYTES = 8000
 """Longest line that is sent: HAProxy's buffer (tune.bufsize) is 16384 unless the site made it smaller."""
 LONGEST_PATH_BYTES = 107
 """Longest path of a Unix socket on Linux."""
+NO_SOCKET = "not a socket; expected HAProxy's admin socket"
 MOST_REFUSAL = 200
 """The most characters of HAProxy's refusal that are shown."""
 MOST_CONNECTIONS = 1_000_000
@@ -206,7 +207,7 @@ class HAProxy(Balancer):
             )
         if isinstance(error, ConnectionRefusedError):
             if not Path(self.path).is_socket():
-                return "that is no socket; expected HAProxy's admin socket"
+                return NO_SOCKET
             return "nobody listens there; expected a running HAProxy's admin socket"
         return f"{error.strerror or error}; is HAProxy restarting?"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from slackwater.core.config import LbengineSettings
 from slackwater.lbengine.backends.haproxy.algorithms import ALGORITHMS
 from slackwater.lbengine.backends.haproxy.answers import facts_of
-from slackwater.lbengine.backends.haproxy.haproxy import HAProxy
+from slackwater.lbengine.backends.haproxy.haproxy import NO_SOCKET, HAProxy
 from slackwater.lbengine.backends.haproxy.settings import TCP, HAProxyPool
 from slackwater.lbengine.balancer import BalancerError, BalancerUnreachable, Server, Snapshot
 from slackwater.lbengine.preflight import FINE_BASELINE, NOTHING_SET, check_servers, names
@@ -122,7 +122,7 @@ def _check_path(path: str, where: str) -> None:
             f"{where}: {error.strerror}; expected HAProxy's admin socket (`stats socket {path} level admin`)"
         ) from None
     if not stat.S_ISSOCK(mode):
-        raise BalancerError(f"{where}: not a socket; expected HAProxy's admin socket")
+        raise BalancerError(f"{where}: {NO_SOCKET}")
 
 
 def _check_agents(snapshot: Snapshot, where: str) -> None:

@@ -75,7 +75,7 @@ class ControllerClient(Protocol):
         """The newest first; `what`: these alone."""
 
     def episode(self, pool: str | None, node: str, at_unix_s: float | None = None) -> tuple[str, Episode | None]:
-        """The pool's name, and the node's last episode within a week, or the one that went on at `at_unix_s`."""
+        """The pool's name, and the node's last episode within a week, or the one at `at_unix_s` (`why.episode_of`)."""
 
     def week(self, pool: str | None, days: int) -> Week:
         """What would have been done in the last days."""
@@ -183,7 +183,7 @@ class LocalClient:
             return send_once(self._settings.control_bus, settings.name, request)
         except BusError as error:
             # On a bus of the site's own another controller, elsewhere, might have answered.
-            if Path(self._settings.state_dir).is_dir() and self._is_dead():
+            if self._is_dead() and Path(self._settings.state_dir).is_dir():
                 raise ClientError(f"{not_running} ({error})") from None
             raise _with_another_way(error, request.action) from None
         except Refused as error:  # its disk may be full: a pause that would not be kept is none

@@ -193,7 +193,7 @@ def restore(
     if every and pool_name:
         raise click.UsageError("--all and --pool exclude each other.")
     if folder and not every:
-        raise click.UsageError("--state-dir goes with --all alone.")
+        raise click.UsageError("--state-dir needs --all.")
     keep_files_private()
     settings = settings_for_restore(config_path, folder) if every else load_or_last(config_path)
     elsewhere = stored_elsewhere(settings) if every else []

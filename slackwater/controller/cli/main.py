@@ -195,7 +195,7 @@ def incomplete(name: str, missing: Sequence[str]) -> click.Command:
         raise Failure(problem)
 
     words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
-    reference = "Its options and an example are in docs/reference/command-line.md."
+    reference = "Its options and an example: `man slackwater`, or docs/reference/command-line.md in the source."
     return click.Command(
         name,
         callback=fail,

@@ -93,7 +93,7 @@ def log(
 
 def no_episode(node: str, pool: str, at_unix_s: float | None) -> str:
     """The sentence for a node that had no episode then."""
-    return f"{node} ({pool}): no episode {'within a week' if at_unix_s is None else 'went on then'}"
+    return f"{node} ({pool}): no episode {'within a week' if at_unix_s is None else 'then, or within a minute'}"
 
 
 def refuse_unknown(client: ControllerClient, pool: str, node: str) -> None:

@@ -87,7 +87,7 @@ def _acting(pool: PoolWeek) -> list[str]:
 
 def _lowered(acting: Acting) -> str:
     share = "" if acting.smallest_share is None else f", smallest share {acting.smallest_share:.0%}"
-    besides = "in observe mode, besides, " if acting.made else ""
+    besides = "in observe mode " if acting.made else ""
     return (
         f"{besides}acting would have made {acting.weight_changes} weight change{'s' * (acting.weight_changes != 1)}"
         f" on {len(acting.lowered)} of {acting.servers}"

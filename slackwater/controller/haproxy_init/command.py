@@ -203,11 +203,13 @@ def _as_text(result: InitResult, settings: ControllerSettings) -> str:
         lines += [f"would write {result.config}:", "", result.text.rstrip()]
     lines += ["", "On this host:"]
     lines += [f"  ✕ {text}" for text in result.missing]
-    start = f"systemctl {'reload' if running_serve(settings.state_dir) else 'enable --now'} {SERVICE}"
+    runs = running_serve(settings.state_dir)
     page = f", or http://{settings.web.listen}" if settings.web.listen else ""
     config = _config_option(unless_usual(Path(result.config)))
     lines += [
-        f"  slackwater serve{config}" if config else f"  {start}",
+        f"  slackwater {'reload' if runs else 'serve'}{config}"
+        if config
+        else f"  systemctl {'reload' if runs else 'enable --now'} {SERVICE}",
         f"  slackwater status --watch{config}{page}   # each server's state, requests/s, response times and errors",
         *(f"  {command}   # the dashboard's buttons, such as pause, need a login" for command in result.login),
         "",

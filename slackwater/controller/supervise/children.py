@@ -273,7 +273,7 @@ class Child:
         self._is_ending, self.is_finishing = False, True
 
     def stop_observing(self) -> None:
-        """Ends what observes its progress in another manner than by its own reports. It is to end soon."""
+        """Ends what observes a child that does not report its own progress, before the child is stopped."""
         if self._progress is not None:
             self._progress.close()
 

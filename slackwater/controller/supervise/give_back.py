@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from slackwater.controller.supervise.start import take_free
 from slackwater.core import last_settings, state_dir
 from slackwater.core.config import ConfigError, ControllerSettings, PoolSettings
@@ -126,19 +124,22 @@ def _after_failed_start(settings: ControllerSettings) -> None:
     )
 
 
-def settings_for_restore(config: Path, state_dir: Path | None = None) -> ControllerSettings:
+def settings_for_restore(config: Path, folder: Path | None = None) -> ControllerSettings:
     """The settings in the file, or those that were accepted last. Where neither is known: settings without pools, with
-    the folder of the stored baselines (`state_dir`, where the file does not name it). Raises ConfigError when there is
-    no such folder."""
+    the folder of the stored baselines. `folder`: the state's, where the file cannot be read and the folder is not the
+    usual one. Raises ConfigError where it is not known, or is another one.
+    """
     from slackwater.lbengine.baseline import stored_in
 
     try:
-        settings = last_settings.load_or_last(config, state_dir)
+        settings = last_settings.load_or_last(config, folder)
     except ConfigError as error:
-        for folder in [state_dir] if state_dir else last_settings.state_dirs_of(config):
-            if stored_in(folder):
-                return ControllerSettings(pool=[], state_dir=str(folder.absolute()))
-        if state_dir:
-            raise ConfigError(f"{error}; and {state_dir} has no stored weights") from None
+        for place in [folder] if folder else last_settings.state_dirs_of(config):
+            if stored_in(place):
+                return ControllerSettings(pool=[], state_dir=str(place.absolute()))
+        if folder:
+            raise ConfigError(f"{error}; and {folder} has no stored weights") from None
         raise ConfigError(f"{error}; `--state-dir` names the controller's folder, if it is not the usual one") from None
-    return msgspec.structs.replace(settings, state_dir=str(state_dir.absolute())) if state_dir else settings
+    if folder and not os.path.realpath(folder) == os.path.realpath(settings.state_dir):
+        raise ConfigError(f"{config}: its `state_dir` is {settings.state_dir}, not {folder}: leave out --state-dir")
+    return settings

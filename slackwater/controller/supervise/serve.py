@@ -328,8 +328,8 @@ class Supervisor:
         """Ends the children in order and sets the baseline weights; False when those could not be set."""
         for child in self._children:
             child.stop_observing()
-        for child in (child for child in self._children if child.name == "lbengine"):
-            child.stop(LBENGINE_STOPS_WITHIN_S)
+        if (lbengine := self._child(LBENGINE)) is not None:
+            lbengine.stop(LBENGINE_STOPS_WITHIN_S)
         rest = [child for child in self._children if child.name not in ("lbengine", NATS)]
         for child in rest:
             child.ask_to_stop()

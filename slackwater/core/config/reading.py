@@ -162,7 +162,7 @@ def _located(message: str, raw: dict[str, Any], where: str, lines: dict[KeyPath,
             )
         known = ["balancer", *struct.__struct_fields__] if word else struct.__struct_fields__
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-        homes = " and ".join(f"`{home}`" for home in _homes(key))
+        homes = " or ".join(_homes(key))
         hint = f"there is one in {homes}" if homes else f"the nearest known one is `{near[0]}`"
         return f"{where}:{line_of((*path, key), lines)}: unknown setting `{key}` in {place}; {hint}"
     if missing := re.fullmatch(r"Object missing required field `(.*)`", fault):
@@ -177,11 +177,12 @@ def _located(message: str, raw: dict[str, Any], where: str, lines: dict[KeyPath,
 
 
 def _homes(key: str) -> list[str]:
-    """The tables that have a setting of this name."""
-    pool = key in PoolSettings.__struct_fields__ or owners(key)
+    """The tables that have a setting of this name, in words."""
     sections = {name: struct_of(kind) for name, kind in hints(ControllerSettings).items() if name != "pool"}
-    named = [f"[{name}]" for name, struct in sections.items() if struct and key in struct.__struct_fields__]
-    return [*(["[[pool]]"] if pool else []), *named]
+    top = ["the file's top level"] if key in sections else []
+    pool = ["`[[pool]]`"] if key == "balancer" or key in PoolSettings.__struct_fields__ or owners(key) else []
+    named = [f"`[{name}]`" for name, struct in sections.items() if struct and key in struct.__struct_fields__]
+    return [*top, *pool, *named]
 
 
 def _kind_at(path: KeyPath, raw: dict[str, Any]) -> Any:
