@@ -11,6 +11,7 @@ import pytest
 from slackwater.core.config import LbengineSettings
 from slackwater.core.journal.journal import Journal, journal_path
 from slackwater.core.messages import Cycle, Verdict, WeightsMean
+from slackwater.lbengine import service
 from slackwater.lbengine.backends.haproxy.settings import HAProxyPool
 from slackwater.lbengine.balancer import Balancer, Snapshot
 from slackwater.lbengine.engine import Engine
@@ -122,6 +123,23 @@ def test_an_engine_at_rest_turns_seldom_and_at_once_when_a_state_changes(tmp_pat
         assert not driver.engine.at_rest
         stop.set()
         await driving
+
+    with Journal.open(journal_path(tmp_path)) as journal:
+        asyncio.run(asyncio.wait_for(story(journal), 60.0))
+
+
+def test_who_switches_a_pool_to_act_is_told_what_check_warns_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "check", lambda *_: ["the weights of host1 are too small"])
+
+    async def story(journal: Journal) -> None:
+        engine = Engine(POOL, LbengineSettings(), tmp_path, journal, balancer=Played("roundrobin"))
+        driver = Driver(engine, POOL, 0.2, Hooks([], 1.0, tmp_path / "h"))
+        answer = await driver._control({"action": "mode", "mode": "act", "by": "anna"})
+        assert answer is not None
+        assert answer["sentence"].startswith("warning: the weights of host1 are too small; web: mode is act by anna")
+        driver._thread.shutdown()
 
     with Journal.open(journal_path(tmp_path)) as journal:
         asyncio.run(asyncio.wait_for(story(journal), 60.0))
