@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from slackwater.controller.cli.main import cli
 from slackwater.controller.haproxy_init.bus_address import with_servers
-from slackwater.controller.haproxy_init.first_settings import choose, lines_for, settings_text
+from slackwater.controller.haproxy_init.first_settings import NewNode, choose, lines_for, settings_text
 from slackwater.core.bus import nats_server
 from slackwater.core.config import ConfigError, is_loopback, load, parse
 from slackwater.core.service_user import give_group
@@ -206,6 +206,19 @@ def test_settings_keep_their_owner_their_mode_and_their_place(here: Here, balanc
         assert place.read_text() != before
         status = place.stat()
         assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (65534, 65534, 0o644)
+
+
+@pytest.mark.parametrize("bus", ["[ bus ]\n", '["bus"]\n', "  [bus]  # ours\n", "bus."])
+def test_settings_of_the_bus_that_would_be_lost_are_refused(here: Here, balancer: RealHAProxy, bus: str) -> None:
+    assert here.init("--socket", balancer.socket).exit_code == 0
+    listen = 'listen = "127.0.0.1:14333"\n'
+    text = here.config.read_text()
+    here.config.write_text(f"{bus}{listen}{text}" if bus == "bus." else f"{text}{bus}{listen}")
+    before = here.config.read_text()
+    done = here.init("--socket", balancer.socket, "--force")
+    assert done.exit_code == 1
+    assert "not all settings of its bus stand below a line `[bus]`, so they would be lost" in done.output
+    assert here.config.read_text() == before
 
 
 def test_what_is_there_stays_unless_forced(here: Here, balancer: RealHAProxy) -> None:
@@ -401,6 +414,12 @@ def test_machines_of_the_same_name_get_names_of_their_own() -> None:
     assert lines[0].endswith("< /state/passwords/b-web0.password")
     assert lines[0].startswith("ssh root@10.0.1.1 ")
     assert lines[1].startswith("slackwater bus node settings b-web0 --port 8080 | ssh root@10.0.1.1 ")
+
+
+def test_a_name_that_looks_like_an_option_is_none() -> None:
+    node = NewNode("-a", "web", ["-a"], "10.0.0.1", ["80"])
+    line = lines_for(node, Path("/p"), "", interface="ens3")[1]
+    assert line.startswith("slackwater bus node settings --interface ens3 -- -a | ssh root@10.0.0.1 ")
 
 
 def test_a_monitor_looks_where_its_requests_arrive() -> None:

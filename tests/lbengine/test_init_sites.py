@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -330,6 +331,35 @@ def test_a_backend_in_each_branch_of_a_condition_is_named_with_both_places(tmp_p
         text = case.text()
     file = case.folder / "haproxy.cfg"
     assert f"backend `app` ({file}:11 or {file}:16): `balance first` cannot be driven" in text
+
+
+def test_a_branch_that_is_not_taken_says_nothing_of_a_server(tmp_path: Path) -> None:
+    case = case_of(
+        tmp_path,
+        ".if defined(NOT_SET)\nbackend app\n server a 192.0.2.1:8080 ssl verify none\n server b 192.0.2.2:+1000\n"
+        ".else\nbackend app\n server a 192.0.2.1:8080\n server b 192.0.2.2:8080\n.endif\n",
+    )
+    with case.running():
+        lines = [line for line in commands(case.init()) if line.startswith("slackwater bus node settings")]
+    assert [line.partition(" | ")[0] for line in lines] == [
+        f"slackwater bus node settings {name} --port 8080 --config {case.config}" for name in ("a", "b")
+    ]
+
+
+def test_servers_that_share_machines_in_two_pools_are_told_a_table_that_is_taken(tmp_path: Path) -> None:
+    servers = " server a1 192.0.2.{0}1:80\n server a2 192.0.2.{0}1:81\n server b1 192.0.2.{0}2:80\n"
+    case = case_of(tmp_path, f"backend web\n{servers.format(1)}backend api\n{servers.format(2)}")
+    with case.running():
+        assert CliRunner().invoke(cli, ["init", *case.words, *case.state]).exit_code == 0
+        for _ in range(3):
+            done = CliRunner().invoke(cli, ["monitors", *case.words, *case.bus])
+            if done.exit_code == 0:
+                break
+            table = done.output.partition("run it again: ")[2]
+            pool = done.output.partition("pool `")[2].partition("`")[0]
+            parts = case.config.read_text().partition(f'name = "{pool}"')
+            case.config.write_text(parts[0] + parts[1] + re.sub("servers = .*\n", table, parts[2], count=1))
+    assert done.exit_code == 0, done.output
 
 
 def test_weights_are_those_that_are_set_with_the_configured_ones_where_they_differ(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from slackwater.lbengine.backends.haproxy.site import SurveyError, read_configuration
+from slackwater.lbengine.backends.haproxy.site import SiteConfiguration, SurveyError, read_configuration
 from slackwater.lbengine.backends.haproxy.survey import find_socket
+from tests.support.real_haproxy import haproxy_program, needs_haproxy, until
 
 
 def why_not(folder: Path, *addresses: str) -> str:
@@ -41,3 +43,36 @@ def test_a_socket_that_has_no_path_is_named(tmp_path: Path) -> None:
         " `stats socket 127.0.0.1:19991-19992` has no path, so it cannot be used); add the line `stats socket"
     )
     assert why_not(tmp_path).startswith("no admin socket of HAProxy was found; add the line")
+
+
+@needs_haproxy
+def test_it_is_where_haproxy_has_it(tmp_path: Path) -> None:
+    """Each form of an address that HAProxy takes; a prefix for `bind` does not hold for it."""
+    folder = tmp_path / "h"
+    (folder / "conf.d/old.cfg").mkdir(parents=True)
+    (folder / "p").mkdir()
+    file = folder / "conf.d/a.cfg"
+    addresses = (f"uxst@{folder}/a", f"{folder}/b,{folder}/c", "unix@d")
+    lines = "".join(f" stats socket {address} level admin\n" for address in addresses)
+    file.write_text(
+        f"global\n unix-bind prefix {folder}/p\n{lines}listen x\n mode http\n bind unix@x\n timeout client 1s\n"
+    )
+    command = [str(haproxy_program()), "-db", "-f", str(folder / "conf.d")]
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL) as running:
+        try:
+            sockets = [folder / name for name in "abcd"]
+            until(lambda: all(path.is_socket() for path in sockets), "HAProxy's sockets")
+            found = read_configuration(folder / "conf.d").sockets
+        finally:
+            running.terminate()
+    assert [line.path for line in found] == [str(path) for path in sockets]
+
+
+def test_a_level_is_what_follows_the_word_level(tmp_path: Path) -> None:
+    (tmp_path / "h.cfg").write_text("global\n stats socket /a level admin group level\n stats socket /b user level\n")
+    assert [line.level for line in read_configuration(tmp_path / "h.cfg").sockets] == ["admin", "operator"]
+
+
+def test_a_named_socket_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_socket("admin.sock", SiteConfiguration())[0] == f"{tmp_path}/admin.sock"

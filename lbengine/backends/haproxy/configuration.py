@@ -178,4 +178,4 @@ def in_folder(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return
-    yield from sorted(file for file in path.glob("*.cfg") if not file.name.startswith("."))
+    yield from sorted(file for file in path.glob("*.cfg") if file.is_file() and not file.name.startswith("."))

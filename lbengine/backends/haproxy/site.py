@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from slackwater.lbengine.backends.haproxy.configuration import (
@@ -24,7 +25,9 @@ TCP_ADDRESS = re.compile(r"(?:(?:ipv[46]|tcp[46]?|mptcp[46]?)@)?(\S*:\d+)")
 MAPPED_PORT = re.compile(r":([+-][0-9]+)$", re.ASCII)
 """The end of a server's address whose port is added to the client's."""
 MEMCACHED = 11211
-OTHER_FAMILIES = ("abns@", "abnsz@", "fd@", "sockpair@", "rhttp@", "uxst@", "uxdg@", "udp@", "udp4@", "udp6@")
+UNIX = ("unix", "uxst")
+"""Families of a path."""
+OTHER_FAMILIES = ("abns@", "abnsz@", "fd@", "sockpair@", "rhttp@", "uxdg@", "udp@", "udp4@", "udp6@")
 
 
 class SurveyError(Exception):
@@ -59,7 +62,10 @@ class SiteConfiguration:
     """Backend -> FILE:LINE of its first line. There are several, joined by `or`, where each is in a branch of a
     condition (`.if`)."""
     protocols: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Backend -> server, without the number of a `server-template` -> its `proto` if it has one, or `ssl`."""
+    """Backend -> server, without the number of a `server-template` -> its `proto` if it has one, or `ssl`.
+
+    That may be of a branch of a condition that is not taken, so what HAProxy itself shows comes first.
+    """
     offsets: dict[str, dict[str, str]] = field(default_factory=dict)
     """Backend -> server, without that number -> the number that HAProxy adds to the client's port, as `+1000`."""
     place: str = ""
@@ -83,8 +89,9 @@ def read_configuration(path: Path) -> SiteConfiguration:
 
     Raises SurveyError for a file that cannot be read, or is no configuration.
     """
-    started = started_with(str(path.resolve()))
-    files = [Path(file) for file in started[0].files] if started else list(in_folder(path))
+    named = list(in_folder(path))
+    started = started_with(str(named[0].resolve())) if named else []
+    files = [Path(file) for file in started[0].files] if started else named
     lines: list[tuple[str, str]] = []
     for file in files:
         shown = path if file == path.resolve() else file
@@ -96,13 +103,15 @@ def read_configuration(path: Path) -> SiteConfiguration:
     rows = rows_of([line for _, line in lines], started[0].environ if started else {})
     if any(rows) and not sections(rows):
         raise SurveyError(f"{path}: has no section such as `global` or `backend`; expected HAProxy's configuration")
-    return _configuration(rows, [place for place, _ in lines], path)
+    return _configuration(rows, [place for place, _ in lines], path, started[0].folder if started else "")
 
 
-def _configuration(rows: Sequence[Sequence[str]], places: Sequence[str], path: Path) -> SiteConfiguration:
+def _configuration(
+    rows: Sequence[Sequence[str]], places: Sequence[str], path: Path, folder: str = ""
+) -> SiteConfiguration:
+    """`folder`: HAProxy's working directory, where it runs."""
     globals_at = [places[section.start] for section in sections(rows) if section.kind == "global"]
     configuration = SiteConfiguration(place=(globals_at or [str(path)])[0])
-    prefix = ""
     defaults: dict[str, list[str]] = {}
     last_defaults: list[str] = []
     for kind, name, start, end in sections(rows):
@@ -113,11 +122,11 @@ def _configuration(rows: Sequence[Sequence[str]], places: Sequence[str], path: P
             configuration.backends[name] = f"{before} or {places[start]}" if before else places[start]
         for number in range(start + 1, end):
             row = rows[number]
-            if kind == "global" and row[:2] == ["unix-bind", "prefix"]:
-                prefix = "".join(row[2:3])
-            elif kind == "global" and row[:2] == ["stats", "socket"] and len(row) > 2:
-                level = row[len(row) - row[::-1].index("level")] if "level" in row[3:-1] else "operator"
-                configuration.sockets.append(StatsSocket(_place(row[2], prefix), level, places[number]))
+            if kind == "global" and row[:2] == ["stats", "socket"] and len(row) > 2:
+                levels = [value for option, value in pairwise(row[3:]) if option == "level"]
+                level = levels[-1] if levels else "operator"
+                for address in row[2].split(","):
+                    configuration.sockets.append(StatsSocket(_place(address, folder), level, places[number]))
             elif row[:1] == ["default-server"]:
                 inherited += row[1:]
             elif kind in ("backend", "listen") and row and row[0] in SERVERS:
@@ -141,10 +150,13 @@ def _protocol_of(options: Sequence[str]) -> str:
     return "ssl" if uses_ssl else protocol
 
 
-def _place(address: str, prefix: str) -> str:
-    address = address.removeprefix("unix@")
+def _place(address: str, folder: str) -> str:
+    """The place of a socket, in the form of `StatsSocket.path`. HAProxy's `unix-bind prefix` is not put before it."""
+    family, at, path = address.partition("@")
+    if at and family in UNIX:
+        return str(Path(folder, path)) if is_known(path) else path
     if address.startswith("/"):
-        return prefix + address
+        return address
     tcp = None if address.startswith(OTHER_FAMILIES) else TCP_ADDRESS.fullmatch(address)
     if not tcp:
         return address
@@ -154,7 +166,7 @@ def _place(address: str, prefix: str) -> str:
 
 
 def socket_named(name: str) -> str:
-    """The path of a socket that a person names, also in HAProxy's form (`unix@PATH`).
+    """The absolute path of a socket that a person names, also in HAProxy's form (`unix@PATH`).
 
     Raises SurveyError where it cannot be used.
     """
@@ -163,7 +175,7 @@ def socket_named(name: str) -> str:
         raise SurveyError(f"{name}: {_on_tcp(place, SiteConfiguration())}")
     if place.startswith(OTHER_FAMILIES):
         raise SurveyError(f"{name}: expected the path of a Unix socket, as in /run/haproxy/admin.sock")
-    return place
+    return str(Path(place).absolute())
 
 
 def find_in(configuration: SiteConfiguration) -> tuple[str, str] | None:
@@ -220,13 +232,13 @@ def _on_tcp(place: str, configuration: SiteConfiguration) -> str:
     )
 
 
-def spoken(protocol: str, mode: str, port: int, *, uses_ssl: bool) -> str:
+def spoken(protocol: str, mode: str, port: int, *, uses_ssl: bool | None) -> str:
     """The protocol that a monitor sees on a server's port, in the sniffer's words.
 
-    `unknown` is anything but HTTP/1 or memcached in the clear: a monitor can only time it. `protocol`: the server's
-    `proto`; `mode`: the backend's.
+    `unknown` is anything but HTTP/1 or memcached in the clear: a monitor can only time it. `protocol`: as in
+    `SiteConfiguration`; `mode`: the backend's; `uses_ssl`: by HAProxy itself, None where it does not show it.
     """
-    if uses_ssl or protocol not in ("", "h1"):
+    if uses_ssl or (uses_ssl is None and protocol == "ssl") or protocol not in ("", "h1", "ssl"):
         return "unknown"
     if mode not in ("", "http"):
         return "memcached" if port == MEMCACHED else "unknown"

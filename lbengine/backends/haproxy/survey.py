@@ -18,7 +18,7 @@ import msgspec
 
 from slackwater.core.config import LbengineSettings
 from slackwater.core.files import SERVICE_USER
-from slackwater.core.messages import is_name
+from slackwater.core.messages import MAX_NAME, is_name
 from slackwater.core.service_user import SYSTEMD, groups_of_unit
 from slackwater.lbengine.backends.haproxy.algorithms import configured_name
 from slackwater.lbengine.backends.haproxy.answers import MOST_DIGITS, facts_of, is_backend, placeholder
@@ -237,10 +237,11 @@ def _server(row: Mapping[str, str], shown: Mapping[str, str], configuration: Sit
         configuration.protocol(row["pxname"], row["svname"]),
         row.get("mode") or "",
         _number(number) or 0,
-        uses_ssl=shown.get("srv_use_ssl") == "1",
+        uses_ssl={"0": False, "1": True}.get(shown.get("srv_use_ssl", "")),
     )
     admin = shown.get("srv_admin_state", "0")
-    offset = configuration.offset(row["pxname"], row["svname"]) if number else ""
+    offset = configuration.offset(row["pxname"], row["svname"])
+    offset = offset if number.removeprefix("-") == offset[1:] else ""  # else it is of a branch that is not taken
     return FoundServer(
         row["svname"],
         _in_plain_words(f"{address.removesuffix(number)}{offset}" if offset else address),
@@ -290,7 +291,8 @@ def _examined(
 ) -> FoundBackend:
     where = f" ({configuration.backends[name]})" if name in configuration.backends else ""
     if not is_name(name):
-        text = f"its name{where} is not safe; expected letters, digits and `_-:`, with single dots between"
+        expected = f"at most {MAX_NAME} letters, digits and `_-:`, with single dots between"
+        text = f"its name{where} is not safe; expected {expected}"
         return FoundBackend(name, balance, servers, [text], [])
     pool = HAProxyPool(name=name, backend=name, socket=socket)
     start = f"{socket}: backend `{name}`"

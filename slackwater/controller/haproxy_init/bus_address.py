@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 import re
@@ -78,10 +79,20 @@ def with_bus(text: str, address: BusAddress, path: Path) -> str:
     return added
 
 
-def bus_section(text: str) -> str:
-    """The section `[bus]` of controller.toml, as it stands there, with its comments; empty where it has none."""
-    section = BUS_SECTION.search(text)
-    return f"\n{section[0].rstrip()}\n" if section else ""
+def bus_section(text: str, path: Path) -> str:
+    """The section `[bus]` of controller.toml, as it stands there, with its comments; empty where it has none.
+
+    Raises ConfigError where its settings stand in another form, which would be lost.
+    """
+    found = BUS_SECTION.search(text)
+    section = f"\n{found[0].rstrip()}\n" if found else ""
+    with contextlib.suppress(tomllib.TOMLDecodeError):  # of a broken file the section is all that can be kept
+        if tomllib.loads(text.removeprefix("\ufeff")).get("bus") != tomllib.loads(section).get("bus"):
+            raise ConfigError(
+                f"{path}: not all settings of its bus stand below a line `[bus]`, so they would be lost: write them"
+                " there, or move the file away"
+            )
+    return section
 
 
 def with_servers(text: str, pool: str, servers: Mapping[str, str], path: Path) -> str:
@@ -93,7 +104,9 @@ def with_servers(text: str, pool: str, servers: Mapping[str, str], path: Path) -
     before = next(settings for settings in parse(text, str(path)).pool if settings.name == pool)
     if all(before.servers.get(server, server) == node for server, node in servers.items()):
         return text
-    wanted = {**before.servers, **{server: node for server, node in servers.items() if server != node}}
+    wanted = before.servers | {
+        server: node for server, node in servers.items() if node != before.servers.get(server, server)
+    }
     pairs = ", ".join(f"{toml_text(server)} = {toml_text(node)}" for server, node in wanted.items())
     line = f"servers = {{ {pairs} }}"
     name = re.compile(rf"^name *= *{re.escape(toml_text(pool))}.*$", re.MULTILINE)

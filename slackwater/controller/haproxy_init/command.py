@@ -103,6 +103,8 @@ def init(
     itself is not changed. A configuration that is there is left alone; with --force its section [bus] stays, and so do
     the monitors that log in by it. The exit status is 1, and nothing is written, if no backend can be driven.
     """
+    if state_dir and Path(state_dir).exists() and not Path(state_dir).is_dir():
+        raise InitError(f"--state-dir: {state_dir}: not a folder")
     if config_path.exists() and not (force or dry_run):
         raise InitError(f"{config_path} is there already; --force replaces it, --dry-run shows what would be written")
     configuration = haproxy_configuration(haproxy_cfg)
@@ -126,8 +128,10 @@ def init(
         ]
         raise InitError("no backend can be driven:\n  " + "\n  ".join(reasons))
     text = settings_text(haproxy, pools, str(Path(state_dir).absolute()) if state_dir else "")
+    before = ""
     with contextlib.suppress(ConfigError):  # there is none yet, or none that can be read
-        text += bus_section(read(config_path))
+        before = read(config_path)
+    text += bus_section(before, config_path)
     settings = parse(text, str(config_path))
     named = unless_usual(config_path)
     access = ""

@@ -271,13 +271,15 @@ def lines_for(node: NewNode, passwords: Path, tls_ca: str, config: str = "", int
     options += f" --interface {shlex.quote(interface)}" if interface != INTERFACE and node.ports else ""
     options += f" --config {shlex.quote(config)}" if config else ""
 
+    words = f"{options} -- {node.name}" if node.name.startswith("-") else f" {node.name}{options}"
+
     def on_node(command: str) -> str:
         return command if node.is_here else f"ssh {login} '{command}'"
 
     install = on_node(f"install -m 644 /dev/stdin {SETTINGS} && systemctl enable --now slackwater-monitor")
     lines = [
         f"{on_node(f'install -D -m 640 -g {GROUP} /dev/stdin {PASSWORD}')} < {password}",
-        f"slackwater bus node settings {node.name}{options} | {install}",
+        f"slackwater bus node settings{words} | {install}",
     ]
     if tls_ca:
         lines.insert(0, f"{on_node(f'install -D -m 644 /dev/stdin {AUTHORITY}')} < {shlex.quote(tls_ca)}")
