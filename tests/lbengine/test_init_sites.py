@@ -496,9 +496,10 @@ def test_the_systems_refusal_of_a_file_is_said_in_words(tmp_path: Path) -> None:
         tmp_path,
         "backend app\n default-server weight 100\n server a 192.0.2.1:80\n server b 192.0.2.2:80\n",
     )
-    (case.folder / "state").write_text("a file where the case.folder should be")
     with case.running():
         case.text()
+        (case.folder / "state").write_text("a file where the folder should be")
+        assert case.text("--force") == f"error: --state-dir: {case.folder}/state: not a folder\n"
         done = CliRunner().invoke(cli, ["monitors", *case.words, *case.bus])
         assert done.output == f"error: {case.folder}/state: File exists\n"
 
