@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from slackwater.lbengine.backends.ipvs.ipvs import Lvs
+from slackwater.lbengine.backends.ipvs.table import Service
+from slackwater.lbengine.backends.keepalived.command_line import LONG, VALUE_IN_WORD, WITH_VALUE
 from slackwater.lbengine.backends.keepalived.keepalived import Keepalived, LocalFiles, Owner, owned_by, owner
 from slackwater.lbengine.backends.keepalived.preflight import check, claim
 from slackwater.lbengine.backends.keepalived.settings import KeepalivedPool
 from slackwater.lbengine.balancer import Balancer, BalancerError, BalancerUnreachable
 from tests.support.ipvs_guest import needs_ipvs
 from tests.support.ipvs_site import IpvsSite
+from tests.support.paths import ROOT
 from tests.support.real_haproxy import until
 from tests.support.real_keepalived import FOLDER, RS1, RS2, RS3, WEB, RunningKeepalived, configuration, real_server
 
@@ -218,7 +222,7 @@ class FakeProc:
         raise NotImplementedError
 
     def matching(self, pattern: str) -> list[str]:
-        raise NotImplementedError
+        return [pattern] if pattern in self.files else []
 
     def is_writable_folder(self, path: str) -> bool:
         return path == FOLDER
@@ -257,17 +261,75 @@ def test_a_configuration_that_cannot_be_driven_is_refused_with_what_is_missing(t
 @pytest.mark.parametrize(
     ("cmdline", "expected"),
     [
-        ("keepalived\0--dont-fork\0", "/etc/keepalived/keepalived.conf"),
-        ("keepalived\0-f\0/a.conf\0", "/a.conf"),
-        ("keepalived\0-f/a.conf\0", "/a.conf"),
-        ("keepalived\0--use-file=/a.conf\0", "/a.conf"),
-        ("keepalived\0--use-file\0/a.conf\0", "/a.conf"),
-        ("keepalived\0--vrrp\0", None),
+        ("keepalived --dont-fork", "/etc/keepalived/keepalived.conf"),
+        ("keepalived -f /a.conf", "/a.conf"),
+        ("keepalived -f/a.conf", "/a.conf"),
+        ("keepalived --use-file=/a.conf", "/a.conf"),
+        ("keepalived --use-file /a.conf", "/a.conf"),
+        ("keepalived --use=/a.conf", "/a.conf"),
+        ("keepalived -nlf /a.conf", "/a.conf"),
+        ("keepalived -Dnlf/a.conf", "/a.conf"),
+        ("keepalived -f /b.conf -lf /a.conf", "/a.conf"),
+        ("keepalived -p -f -f /a.conf", "/a.conf"),
+        ("keepalived -M -f /a.conf", "/a.conf"),
+        ("keepalived -l more -f /a.conf", "/a.conf"),
+        ("keepalived -Mf /a.conf", "/etc/keepalived/keepalived.conf"),
+        ("keepalived -n -- -f /a.conf", "/etc/keepalived/keepalived.conf"),
+        ("keepalived -nf a.conf", "/proc/7/cwd/a.conf"),
+        ("keepalived --vrrp", None),
+        ("keepalived --dont-fork --vrrp", None),
+        ("keepalived -nP", None),
+        ("keepalived -nP --all", "/etc/keepalived/keepalived.conf"),
+        ("keepalived -pP", "/etc/keepalived/keepalived.conf"),
+        ("keepalived -i P", "/etc/keepalived/keepalived.conf"),
     ],
 )
 def test_keepalived_shows_its_configuration_by_its_command_line(cmdline: str, expected: str | None) -> None:
-    running = owner(FakeProc(cmdline))
+    running = owner(FakeProc(cmdline.replace(" ", "\0") + "\0"))
     assert (running and running.configuration) == expected
+
+
+@pytest.mark.parametrize(
+    ("cmdline", "problem"),
+    [
+        (
+            "keepalived -nZf /a.conf",
+            r"keepalived \(pid 7\): `-Z` in `-nZf` is no option that is known here; its command",
+        ),
+        ("keepalived --newer", "`--newer` is no option"),
+        ("keepalived --no", "`--no` is no option"),
+        ("keepalived --vrrp=1", "`--vrrp=1` is no option"),
+        ("keepalived -nf", "`-nf` lacks its value"),
+        ("", "its command line cannot be read"),
+    ],
+)
+def test_a_command_line_that_is_not_understood_is_no_leave_to_drive_ipvs(cmdline: str, problem: str) -> None:
+    files = FakeProc(cmdline.replace(" ", "\0") + "\0")
+    with pytest.raises(BalancerError, match=problem):
+        claim(Service.parse(WEB), files)
+    with pytest.raises(BalancerError, match=problem):
+        Keepalived(WEB, lambda argv, _: pytest.fail(f"{argv}"), files, 0.0).read()
+
+
+def test_a_configuration_in_keepalived_s_own_folder_is_followed_from_there() -> None:
+    conf = {"/proc/7/cwd/k.conf": "include web.conf\n", "/proc/7/cwd/web.conf": configuration()}
+    files = FakeProc("keepalived\0-nlfk.conf\0", conf)
+    assert "belongs to keepalived (pid 7, /proc/7/cwd/k.conf)" in claim(Service.parse(WEB), files)
+
+
+@pytest.mark.skipif(not (ROOT / ".build/bin/keepalived").exists(), reason="needs keepalived (run `make setup`)")
+def test_keepalived_has_the_options_that_are_read_here() -> None:
+    printed = subprocess.run([ROOT / ".build/bin/keepalived", "--help"], capture_output=True, text=True)
+    shown = re.findall(r"^  (?:-(\w), |    )--([\w-]+)(\[?)(=?)", printed.stdout + printed.stderr, re.MULTILINE)
+    assert len(shown) > 30
+    for letter, name, optional, value in shown:
+        key = LONG[name]
+        takes_value = bool(value) or name == "config-id"
+        assert (key, key in WITH_VALUE, key in VALUE_IN_WORD) == (
+            letter or key,
+            takes_value,
+            bool(optional) or name == "core-dump-pattern",
+        )
 
 
 def test_a_pid_file_of_a_dead_keepalived_is_none() -> None:

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from slackwater.core.files import bytes_of, write_whole
@@ -27,6 +27,7 @@ from slackwater.lbengine.backends.ipvs.ipvs import (
     server_name,
 )
 from slackwater.lbengine.backends.ipvs.table import Service
+from slackwater.lbengine.backends.keepalived.command_line import ALL, CommandLineError, options
 from slackwater.lbengine.backends.keepalived.conf import (
     ConfigurationError,
     RealServer,
@@ -88,30 +89,28 @@ class Owner:
 
 
 def owner(files: HostFiles) -> Owner | None:
-    """The keepalived that drives IPVS on this host, by its pid file; None when none runs."""
+    """The keepalived that drives IPVS on this host, by its pid file; None when none runs.
+
+    Raises BalancerError when its command line is not understood: a guess could drive IPVS beside it.
+    """
     for path in PID_FILES:
-        text = (files.read(path) or "").strip()
-        if not text.isdigit() or (files.read(f"/proc/{text}/comm") or "").strip() != "keepalived":
+        pid = (files.read(path) or "").strip()
+        if not pid.isdigit() or (files.read(f"/proc/{pid}/comm") or "").strip() != "keepalived":
             continue
-        words = (files.read(f"/proc/{text}/cmdline") or "").split("\0")
-        if "-P" in words or "--vrrp" in words:  # without checkers it leaves IPVS alone
-            continue
+        words = (files.read(f"/proc/{pid}/cmdline") or "").removesuffix("\0").split("\0")
+        if words == [""]:
+            raise BalancerUnreachable(f"keepalived (pid {pid}): its command line cannot be read; it may be ending")
+        try:
+            given = options(words[1:])
+        except CommandLineError as error:
+            raise BalancerError(f"keepalived (pid {pid}): {error}; its command line: {' '.join(words)}") from None
+        if [letter for letter, _ in given if letter in ("P", ALL)][-1:] == ["P"]:
+            continue  # without checkers it leaves IPVS alone
+        values = dict(given)
         host = (files.read("/proc/sys/kernel/hostname") or "").strip().partition(".")[0]
-        config_id = _option(words, "-i", "--config-id") or host or None
-        return Owner(int(text), _option(words, "-f", "--use-file") or DEFAULT_CONFIGURATION, config_id)
+        file = PurePosixPath(f"/proc/{pid}/cwd") / values.get("f", DEFAULT_CONFIGURATION)  # a whole path stays as it is
+        return Owner(int(pid), str(file), values.get("i") or host or None)
     return None
-
-
-def _option(words: list[str], short: str, long: str) -> str:
-    """The value of an option in any form; empty where it is not given."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        if word in (short, long):
-            return following
-        if word.startswith(f"{long}="):
-            return word.partition("=")[2]
-        if word.startswith(short):
-            return word[2:]
-    return ""
 
 
 def owned_by(service: Service, files: HostFiles) -> Owner | None:
