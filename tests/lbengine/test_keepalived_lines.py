@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -154,6 +155,24 @@ def test_a_weight_that_ipvs_shows_otherwise_is_not_written_to(tmp_path: Path) ->
     with pytest.raises(BalancerError, match="shows 20 instead of 1"):
         driven.set_weights({"192.0.2.11:80": 1})  # the way back is open
     assert (tmp_path / "f1").read_text() == "0\n"
+
+
+@pytest.mark.skipif(KEEPALIVED is None, reason="needs keepalived")
+@pytest.mark.parametrize("include", ["d/*", "d/", "d", "d/{a,sub,x,none}*", "d/a.conf", "d/a.conf/", "d/a", "d/p*"])
+def test_only_the_files_that_keepalived_includes_are_read(tmp_path: Path, include: str) -> None:
+    assert KEEPALIVED
+    (tmp_path / "d/sub").mkdir(parents=True)
+    for name in ("a.conf", "x.conf", ".hidden", "sub/deep.conf"):
+        (tmp_path / "d" / name).write_text(f"quorum w{name}\n")
+    (tmp_path / "d/x.conf").chmod(0o755)
+    os.mkfifo(tmp_path / "d/pipe")
+    (tmp_path / "d/nowhere").symlink_to("/nonexistent")
+    file = text_of(tmp_path, f"include {include}\nquorum wlast")
+    done = subprocess.run([KEEPALIVED, "-t", "-l", "-f", str(file)], capture_output=True, text=True)
+    theirs = re.findall(r"number '(.*)'$", done.stdout + done.stderr, re.MULTILINE)
+    top = statements(gather(str(file), FILES.read, FILES.matching).lines)
+    assert [line.words[1] for statement in top for line in statement.all("quorum")] == theirs
+    assert theirs[-1] == "wlast"
 
 
 WORD = st.sampled_from(["x", "$A", "${A}", "$B", "${B}y", "$A$B", "z${_INSTANCE}", "${A}${B}", '"q r"', "#", "!", "'"])

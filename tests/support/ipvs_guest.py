@@ -89,7 +89,7 @@ class IpvsGuest(Guest):
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
 
     def matching(self, pattern: str) -> list[str]:
-        return self.sh(f"ls -d {pattern} 2>/dev/null")[1].split()
+        return self.sh(f"for f in {pattern}; do [ -f $f -a ! -x $f ] && echo $f; done")[1].split()
 
     def is_writable_folder(self, path: str) -> bool:
         return self.sh(f"test -d {path} -a -w {path}")[0] == 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -54,7 +55,8 @@ class HostFiles(Protocol):
         """Writes the whole file at once: a reader sees the old text or the new one. Raises OSError."""
 
     def matching(self, pattern: str) -> list[str]:
-        """The paths that a shell pattern names, sorted."""
+        """The files that a shell pattern names and that keepalived would include, sorted: regular ones that nobody may
+        execute. It passes over others, and over folders, with a warning."""
 
     def is_writable_folder(self, path: str) -> bool: ...
 
@@ -72,10 +74,19 @@ class LocalFiles:
         write_whole(Path(path), text.encode("ascii"))
 
     def matching(self, pattern: str) -> list[str]:
-        return sorted(glob.glob(pattern))  # noqa: PTH207 - Path.glob takes no absolute patterns
+        named = sorted(glob.glob(pattern))  # noqa: PTH207 - Path.glob takes no absolute patterns
+        return [path for path in named if _is_included(path)]
 
     def is_writable_folder(self, path: str) -> bool:
         return Path(path).is_dir() and os.access(path, os.W_OK | os.X_OK)
+
+
+def _is_included(path: str) -> bool:
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) and not mode & (stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ Matching = Callable[[str], list[str]]
 def gather(path: str, read: Read, matching: Matching, config_id: str | None = None) -> Texts:
     """Follows a configuration. Raises ConfigurationError.
 
-    `read`: path -> text, None for no file. `matching`: pattern -> paths. `config_id`: the name that conditions are
-    compared with; None: the first part of this host's name.
+    `read`: path -> text, None for no file. `matching`: pattern -> the files that keepalived would include.
+    `config_id`: the name that conditions are compared with; None: the first part of this host's name.
     """
     reader = _Reader(read, matching, platform.node().partition(".")[0] if config_id is None else config_id)
     reader.texts.lines = list(reader.file(path, 0))
