@@ -52,7 +52,7 @@ def test_it_is_where_haproxy_has_it(tmp_path: Path) -> None:
     (folder / "conf.d/old.cfg").mkdir(parents=True)
     (folder / "p").mkdir()
     file = folder / "conf.d/a.cfg"
-    addresses = (f"uxst@{folder}/a", f"{folder}/b,{folder}/c", "unix@d")
+    addresses = (f"uxst@{folder}/a", f"{folder}/b,{folder}/c", "unix@d", f"stream+uxst@{folder}/e")
     lines = "".join(f" stats socket {address} level admin\n" for address in addresses)
     file.write_text(
         f"global\n unix-bind prefix {folder}/p\n{lines}listen x\n mode http\n bind unix@x\n timeout client 1s\n"
@@ -60,7 +60,7 @@ def test_it_is_where_haproxy_has_it(tmp_path: Path) -> None:
     command = [str(haproxy_program()), "-db", "-f", str(folder / "conf.d")]
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL) as running:
         try:
-            sockets = [folder / name for name in "abcd"]
+            sockets = [folder / name for name in "abcde"]
             until(lambda: all(path.is_socket() for path in sockets), "HAProxy's sockets")
             found = read_configuration(folder / "conf.d").sockets
         finally:

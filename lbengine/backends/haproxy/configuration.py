@@ -33,6 +33,8 @@ OWN_VARIABLES = tuple(
 CONDITIONS = {".if": 1, ".elif": 0, ".else": 0, ".endif": -1}
 """Keyword -> what it adds to the depth of conditions. Only HAProxy knows which branch holds."""
 VARIABLE = re.compile(r"([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:-([^}]*))?(\[\*\])?\}", re.ASCII)
+UNIX_FAMILIES = ("unix", "uxst")
+"""What stands before the `@` of a path."""
 PROC = Path("/proc")
 
 
@@ -128,6 +130,27 @@ def sections(rows: Sequence[Sequence[str]]) -> list[Section]:
     starts = [n for n, row in enumerate(rows) if row and row[0] in SECTIONS]
     names = ((rows[n][0], rows[n][1] if len(rows[n]) > 1 else "") for n in starts)
     return [Section(*name, *bounds) for name, bounds in zip(names, pairwise([*starts, len(rows)]), strict=True)]
+
+
+def stats_sockets(row: Sequence[str]) -> list[tuple[str, str]]:
+    """The addresses that a row `stats socket` opens, each with its level; none for another row."""
+    if list(row[:2]) != ["stats", "socket"] or len(row) < 3:
+        return []
+    levels = [value for option, value in pairwise(row[3:]) if option == "level"]
+    return [(address, levels[-1] if levels else "operator") for address in row[2].split(",")]
+
+
+def unix_path(address: str, folder: str) -> str | None:
+    """The path that a socket's address names; None where it names none. HAProxy's `unix-bind prefix` is not put before
+    that of a `stats socket`.
+
+    `folder`: HAProxy's working directory, from where a relative path counts.
+    """
+    address = address.removeprefix("stream+")
+    family, at, path = ("unix", "@", address) if address.startswith("/") else address.partition("@")
+    if not at or family not in UNIX_FAMILIES:
+        return None
+    return str(Path(folder, path)) if is_known(path) else path
 
 
 def text_of(path: str | Path) -> str:

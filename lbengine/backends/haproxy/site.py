@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 from slackwater.lbengine.backends.haproxy.configuration import (
@@ -16,7 +15,9 @@ from slackwater.lbengine.backends.haproxy.configuration import (
     rows_of,
     sections,
     started_with,
+    stats_sockets,
     text_of,
+    unix_path,
 )
 
 SERVERS = {"server": 3, "server-template": 4}
@@ -25,8 +26,6 @@ TCP_ADDRESS = re.compile(r"(?:(?:ipv[46]|tcp[46]?|mptcp[46]?)@)?(\S*:\d+)")
 MAPPED_PORT = re.compile(r":([+-][0-9]+)$", re.ASCII)
 """The end of a server's address whose port is added to the client's."""
 MEMCACHED = 11211
-UNIX = ("unix", "uxst")
-"""Families of a path."""
 OTHER_FAMILIES = ("abns@", "abnsz@", "fd@", "sockpair@", "rhttp@", "uxdg@", "udp@", "udp4@", "udp6@")
 
 
@@ -122,10 +121,8 @@ def _configuration(
             configuration.backends[name] = f"{before} or {places[start]}" if before else places[start]
         for number in range(start + 1, end):
             row = rows[number]
-            if kind == "global" and row[:2] == ["stats", "socket"] and len(row) > 2:
-                levels = [value for option, value in pairwise(row[3:]) if option == "level"]
-                level = levels[-1] if levels else "operator"
-                for address in row[2].split(","):
+            if kind == "global":
+                for address, level in stats_sockets(row):
                     configuration.sockets.append(StatsSocket(_place(address, folder), level, places[number]))
             elif row[:1] == ["default-server"]:
                 inherited += row[1:]
@@ -151,12 +148,10 @@ def _protocol_of(options: Sequence[str]) -> str:
 
 
 def _place(address: str, folder: str) -> str:
-    """The place of a socket, in the form of `StatsSocket.path`. HAProxy's `unix-bind prefix` is not put before it."""
-    family, at, path = address.partition("@")
-    if at and family in UNIX:
-        return str(Path(folder, path)) if is_known(path) else path
-    if address.startswith("/"):
-        return address
+    """The place of a socket, in the form of `StatsSocket.path`."""
+    path = unix_path(address, folder)
+    if path is not None:
+        return path
     tcp = None if address.startswith(OTHER_FAMILIES) else TCP_ADDRESS.fullmatch(address)
     if not tcp:
         return address
