@@ -6,27 +6,23 @@ import contextlib
 import json
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.ansible_files import ANSIBLE, module
+from tests.support.ansible_files import module
 from tests.support.asked_haproxy import asked, configured_weights, started
-from tests.support.paths import ROOT
+from tests.support.edited_haproxy import PROXIES, edit, written
 from tests.support.placed_case import placed_case
-from tests.support.real_haproxy import haproxy_program, needs_haproxy
+from tests.support.real_haproxy import needs_haproxy
 
 pytest.importorskip("ansible")
 LINE = "\tdefault-server weight 100  # added by Slackwater\n"
-PROXIES = "defaults\n mode http\n timeout connect 2s\n timeout client 2s\n timeout server 2s\n"
 
 
 @pytest.fixture
@@ -34,39 +30,6 @@ def tmp_path() -> Iterator[Path]:
     """A folder of few letters: HAProxy takes 97 for a socket's path, and pytest's own folder needs most of them."""
     with tempfile.TemporaryDirectory(prefix="sw-") as folder:
         yield Path(folder)
-
-
-def edit(folder: Path, **given: Any) -> dict[str, Any]:
-    """What the module answers, run as Ansible runs it."""
-    arguments = {
-        "path": str(folder / "haproxy.cfg"),
-        "socket": str(folder / "admin.sock"),
-        "group": "root",
-        "user": "root",
-        "backends": ["web"],
-        "command": str(haproxy_program("haproxy")),
-    }
-    done = subprocess.run(
-        [sys.executable, str(ANSIBLE / "plugins/modules/haproxy.py")],
-        cwd=ROOT,
-        input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments | given}),
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout, done.stderr
-    answer = json.loads(done.stdout)
-    assert isinstance(answer, dict)
-    return answer
-
-
-def written(folder: Path, servers: str, more: str = "") -> Path:
-    """A configuration with backend `web` in a folder of its own."""
-    file = folder / "haproxy.cfg"
-    file.write_text(
-        f"global\n stats socket {folder}/admin.sock mode 600 level admin\n{PROXIES}{more}"
-        f"frontend in\n bind unix@{folder}/in.sock\n default_backend web\nbackend web\n balance roundrobin\n{servers}"
-    )
-    return file
 
 
 @needs_haproxy
@@ -304,7 +267,7 @@ def test_the_shares_of_any_configuration_are_the_same_before_and_after(text: str
         with started([file], admin):
             before = configured_weights(admin)
         lines = haproxy.lines_of(head + text)
-        believed = haproxy.weights(haproxy.rows_of(lines, {}))
+        believed = haproxy.Site().weights(lines)
         for backend, servers in believed.items():
             expected = {
                 name: weight.value

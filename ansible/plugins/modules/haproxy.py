@@ -37,19 +37,21 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 
 try:
     from ansible_collections.slackwater.slackwater.plugins.module_utils.haproxy_configuration import (
         UNKNOWN,
+        Section,
         Started,
         lines_of,
-        rows_of,
         sections,
         started_with,
+        stats_sockets,
         text_of,
+        unix_path,
     )
     from ansible_collections.slackwater.slackwater.plugins.module_utils.haproxy_running import (
         lost_by_a_reload,
@@ -57,18 +59,28 @@ try:
     )
     from ansible_collections.slackwater.slackwater.plugins.module_utils.haproxy_shares import (
         MOST_WEIGHT,
-        Weight,
+        PROXIES,
+        Site,
         advice,
         each_server,
         in_words,
         same_shares,
-        weights,
     )
 except ImportError:  # started from the source tree
     sys.path.append(os.path.join(os.path.dirname(os.path.realpath(__file__)), "../module_utils"))
-    from haproxy_configuration import UNKNOWN, Started, lines_of, rows_of, sections, started_with, text_of
+    from haproxy_configuration import (
+        UNKNOWN,
+        Section,
+        Started,
+        lines_of,
+        sections,
+        started_with,
+        stats_sockets,
+        text_of,
+        unix_path,
+    )
     from haproxy_running import lost_by_a_reload, running_servers
-    from haproxy_shares import MOST_WEIGHT, Weight, advice, each_server, in_words, same_shares, weights
+    from haproxy_shares import MOST_WEIGHT, PROXIES, Site, advice, each_server, in_words, same_shares
 
 MARK = "# added by Slackwater"
 OURS = "slackwater-admin"
@@ -88,12 +100,13 @@ def is_ours(line: str) -> bool:
     return line.rstrip().endswith(MARK)
 
 
-def socket_level(rows: list[list[str]], path: str) -> str | None:
-    """The level of the `stats socket` at this path; None when there is none."""
+def socket_level(rows: list[list[str]], path: str, folder: str) -> str | None:
+    """The level of the `stats socket` at this path; None when there is none. `folder`: HAProxy's working directory."""
     for kind, _, start, end in sections(rows):
         for row in rows[start:end] if kind == "global" else []:
-            if row[:2] == ["stats", "socket"] and len(row) > 2 and row[2].removeprefix("unix@") == path:
-                return row[row.index("level") + 1] if "level" in row[:-1] else "operator"
+            for address, level in stats_sockets(row):
+                if unix_path(address, folder) == unix_path(path, folder):
+                    return level
     return None
 
 
@@ -106,40 +119,27 @@ def shared_socket(rows: list[list[str]]) -> tuple[str, str]:
     return "", "/run/haproxy/slackwater.sock"
 
 
-class Site:
-    """HAProxy's whole configuration: the file that is edited, and those that HAProxy reads before and after it."""
+def head_of(own_sections: list[Section], backend: str, elsewhere: Collection[str]) -> int:
+    """The first line of a backend. Raises Wrong where the file has no such backend.
 
-    def __init__(self, before: list[str] | None = None, after: list[str] | None = None, environ: dict | None = None):
-        self._before, self._after, self._environ = before or [], after or [], environ or {}
-
-    def rows(self, lines: list[str]) -> list[list[str]]:
-        """The rows of all files, with these lines in the edited one."""
-        return rows_of([*self._before, *lines, *self._after], self._environ)
-
-    def own_rows(self, lines: list[str]) -> list[list[str]]:
-        """The rows of the edited file, with these lines in it."""
-        start = len(self._before)
-        return self.rows(lines)[start : start + len(lines)]
-
-    def weights(self, lines: list[str]) -> dict[str, dict[str, Weight]]:
-        return weights(self.rows(lines))
+    `elsewhere`: the backends of all files that HAProxy reads.
+    """
+    proxies = [section for section in own_sections if section.kind in PROXIES]
+    for section in proxies:
+        if section.name == backend:
+            return section.start
+    known = ", ".join(section.name for section in proxies) or "none"
+    there = " here; another file that HAProxy reads has it: name that one" if backend in elsewhere else ""
+    raise Wrong(f"there is no backend `{backend}`{there}; the file has: {known}")
 
 
-def with_weight(lines: list[str], site: Site, backend: str, weight: int) -> list[str]:
-    """The file with a base weight for the servers of a backend. Raises Wrong where it has no such backend."""
-    named_sections = sections(site.own_rows(lines))
-    starts = [start for kind, it, start, _ in named_sections if kind in ("backend", "listen") and it == backend]
-    if not starts:
-        known = ", ".join(it for kind, it, *_ in named_sections if kind in ("backend", "listen")) or "none"
-        there = " here; another file that HAProxy reads has it: name that one" if backend in site.weights(lines) else ""
-        raise Wrong(f"there is no backend `{backend}`{there}; the file has: {known}")
-    return added(lines, starts[0], [f"default-server weight {weight}"])
-
-
-def added(lines: list[str], head: int, texts: list[str]) -> list[str]:
-    """With our lines below the first line of a section."""
-    first = lines[head] if lines[head].endswith("\n") else f"{lines[head]}\n"
-    return [*lines[:head], first, *(f"\t{text}  {MARK}\n" for text in texts), *lines[head + 1 :]]
+def added(lines: list[str], heads: Collection[int], texts: list[str]) -> list[str]:
+    """With our lines below the first lines of sections."""
+    ours = [f"\t{text}  {MARK}\n" for text in texts]
+    edited = []
+    for number, line in enumerate(lines):
+        edited += [line if line.endswith("\n") else f"{line}\n", *ours] if number in heads else [line]
+    return edited
 
 
 def without_ours(lines: list[str], site: Site | None = None) -> list[str]:
@@ -147,6 +147,10 @@ def without_ours(lines: list[str], site: Site | None = None) -> list[str]:
     shares would be others."""
     site = site or Site()
     kept = [line for line in lines if not is_ours(line) or "default-server" in line]
+    needed = changed_shares(site, lines, [line for line in kept if not is_ours(line)])
+    for kind, name, start, end in reversed(sections(site.own_rows(kept))):
+        if kind in PROXIES and name not in needed:
+            kept[start:end] = [line for line in kept[start:end] if not is_ours(line)]
     number = 0
     while number < len(kept):
         fewer = [*kept[:number], *kept[number + 1 :]]
@@ -165,14 +169,20 @@ def base_weights(
 
     `running`: the servers that the running HAProxy has, by backend, with their weights now and as configured.
     """
-    reasons, left = [], []
-    now, kept = site.weights(lines), without_ours(lines, site)
-    for name in given["backends"]:
-        fresh = with_weight(kept, site, name, given["weight"])
-        own, after = site.weights(kept)[name], site.weights(fresh)[name]
+    reasons, left, edited = [], [], []
+    kept = without_ours(lines, site)
+    now, bare, own_sections = site.weights(lines), site.weights(kept), sections(site.own_rows(kept))
+    heads = {name: head_of(own_sections, name, bare) for name in given["backends"]}
+    texts = [f"default-server weight {given['weight']}"]
+    # A line in one backend changes no other, so all are tried at once.
+    fresh = site.weights(added(kept, set(heads.values()), texts))
+    for name, head in heads.items():
+        own, after = bare[name], fresh[name]
         at_runtime = set(running.get(name, {})) - each_server(own)
         is_configured = all(weight.is_configured for weight in own.values())
-        if unknown := [printable_name(server) for server, weight in own.items() if weight.value is None]:
+        if not own:
+            left.append(f"backend `{name}` is left as it is: the file has no servers in it")
+        elif unknown := [printable_name(server) for server, weight in own.items() if weight.value is None]:
             shown = [configured for _, configured in running.get(name, {}).values()]
             if not (is_configured and shown and all(weight not in ("0", "1") for weight in shown)):
                 left.append(
@@ -180,10 +190,9 @@ def base_weights(
                     " stand in a condition (`.if`), hold a variable, or come from DNS; give each of its servers a"
                     " weight there, in each branch, the largest 100 or so"
                 )
+        elif is_configured:
             continue
-        if is_configured:
-            continue
-        if not same_shares(now[name], after):
+        elif not same_shares(now[name], after):
             left.append(
                 f"backend `{name}` is left as it is: with `default-server weight {given['weight']}` the shares of its"
                 f" servers would become {in_words(after)}, they are {in_words(now[name])}; {advice(now[name])}"
@@ -195,9 +204,9 @@ def base_weights(
                 " others, unless `add server` says its weight"
             )
         else:
-            kept = fresh
+            edited.append(head)
             reasons.append(f"servers of backend `{name}` have no weight, so HAProxy's 1: nothing is below it")
-    return kept, reasons, left
+    return added(kept, edited, texts), reasons, left
 
 
 def wanted(
@@ -209,7 +218,7 @@ def wanted(
     """The file with our lines, what they are for, and what is left as it is, and why. Raises Wrong if it cannot be."""
     site = site or Site()
     kept, reasons, left = base_weights(lines, site, given, running or {})
-    level = socket_level(site.rows(kept), given["socket"])
+    level = socket_level(site.rows(kept), given["socket"], site.folder)
     texts: list[str] = []
     section: list[str] = []
     if level is None:
@@ -241,7 +250,7 @@ def wanted(
         heads = [start for kind, _, start, _ in sections(site.own_rows(kept)) if kind == "global"]
         if not heads:
             raise Wrong("the file has no `global` section, where the `stats socket` belongs")
-        kept = added(kept, heads[0], texts)
+        kept = added(kept, heads[:1], texts)
     if section and not kept[-1].endswith("\n"):
         kept[-1] += "\n"
     return kept + [f"{text}  {MARK}\n" for text in section], reasons, left
@@ -259,14 +268,14 @@ def taken_away(lines: list[str], site: Site) -> tuple[list[str], list[str]]:
     return [line.replace(MARK, "").rstrip() + "\n" if is_ours(line) else line for line in kept], notes
 
 
-def changed_shares(site: Site, before: list[str], after: list[str]) -> str:
-    """The site's backends whose shares an edit would change, in words; empty: none."""
+def changed_shares(site: Site, before: list[str], after: list[str]) -> dict[str, str]:
+    """The site's backends whose shares an edit would change, with the change in words."""
     new = site.weights(after)
-    return "; ".join(
-        f"`{name}` from {in_words(was)} to {in_words(new.get(name, {})) or 'nothing'}"
+    return {
+        name: f"`{name}` from {in_words(was)} to {in_words(new.get(name, {})) or 'nothing'}"
         for name, was in site.weights(before).items()
         if name != OURS and not same_shares(was, new.get(name, {}))
-    )
+    }
 
 
 def check(command: str, draft: str, path: str, process: Started | None) -> str:
@@ -342,7 +351,9 @@ def main() -> None:
             raise Wrong("; ".join(reasons) + "; add it, or let the role add it (slackwater_balancer_edit: true)")
         for site in sites:
             if differing := changed_shares(site, lines, after_lines):
-                raise Wrong(f"the edit would change the shares of backend {differing}; nothing was changed")
+                raise Wrong(
+                    f"the edit would change the shares of backend {'; '.join(differing.values())}; nothing was changed"
+                )
         changed = after != before
         if changed:
             notes = notes + lost_by_a_reload(running)
@@ -372,7 +383,7 @@ def site_of(path: str, process: Started) -> Site:
         [line for file in files for line in lines_of(text_of(file))]
         for files in (process.files[:position], process.files[position + 1 :])
     )
-    return Site(before, after, process.environ)
+    return Site(before, after, process)
 
 
 def replace(module: AnsibleModule, path: str, text: str) -> None:
