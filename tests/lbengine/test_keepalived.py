@@ -317,9 +317,41 @@ def test_a_configuration_in_keepalived_s_own_folder_is_followed_from_there() -> 
     assert "belongs to keepalived (pid 7, /proc/7/cwd/k.conf)" in claim(Service.parse(WEB), files)
 
 
-@pytest.mark.skipif(not (ROOT / ".build/bin/keepalived").exists(), reason="needs keepalived (run `make setup`)")
+KEEPALIVED = ROOT / ".build/bin/keepalived"
+needs_keepalived = pytest.mark.skipif(not KEEPALIVED.exists(), reason="needs keepalived (run `make setup`)")
+
+
+@needs_keepalived
+@pytest.mark.parametrize(
+    "cmdline",
+    [
+        "-nlf /nowhere/a.conf",
+        "-Dnlf/nowhere/a.conf",
+        "--use=/nowhere/a.conf",
+        "-f /nowhere/b.conf --dont-fo -f /nowhere/a.conf",
+        "-p -f -f /nowhere/a.conf",
+        "more -nf /nowhere/a.conf",
+        "-t -f /nowhere/a.conf -- -f /nowhere/b.conf",
+        "-nZf /nowhere/a.conf",
+        "--no",
+        "-nf",
+        "--vrrp=1",
+    ],
+)
+def test_keepalived_takes_the_same_configuration_from_its_command_line(cmdline: str) -> None:
+    words = cmdline.split()
+    done = subprocess.run([KEEPALIVED, "-t", "-l", *words], capture_output=True, text=True)
+    missing = re.search(r"Config files missing '(.*)'", done.stdout + done.stderr)
+    try:
+        running = owner(FakeProc("\0".join(["keepalived", *words]) + "\0"))
+    except BalancerError:
+        running = None
+    assert (running and running.configuration) == (missing and missing[1])
+
+
+@needs_keepalived
 def test_keepalived_has_the_options_that_are_read_here() -> None:
-    printed = subprocess.run([ROOT / ".build/bin/keepalived", "--help"], capture_output=True, text=True)
+    printed = subprocess.run([KEEPALIVED, "--help"], capture_output=True, text=True)
     shown = re.findall(r"^  (?:-(\w), |    )--([\w-]+)(\[?)(=?)", printed.stdout + printed.stderr, re.MULTILINE)
     assert len(shown) > 30
     for letter, name, optional, value in shown:
