@@ -82,9 +82,7 @@ def _by_cause(reason: Reason, pool: PoolSettings, settings: LbengineSettings) ->
         case "not_shown":
             return _listed(_state(reason), f"but nothing shows it now: {_seen(reason)}")
         case "tried":
-            cause = STILL.get(_state(reason), "the neighbour is still there")
-            trial = f"it gets a few requests now and then, to see whether {cause}"
-            tried = {"judged": JUDGED, "over": TRIED}.get(reason.stage, trial)
+            tried = {"judged": JUDGED, "over": TRIED}.get(reason.stage, _trials(_state(reason)))
             return f"{_state(reason)}: {tried}", (_state(reason), tried)
         case "fast":
             well = "answered" if _state(reason) == "errors" else "fast"
@@ -159,8 +157,13 @@ def _no_lower(reason: Reason) -> str:
 def _errors(reason: Reason, pool: PoolSettings) -> Words:
     if _no_lower(reason):
         return _slow_alone(reason)
-    trials = "it gets a few requests now and then, to see whether it still fails"
-    return f"errors: {_seen(reason)}; {STAYS if 'errors' in pool.causes_off else trials}", ("errors", _seen(reason))
+    done = STAYS if "errors" in pool.causes_off else _trials("errors")
+    return f"errors: {_seen(reason)}; {done}", ("errors", _seen(reason))
+
+
+def _trials(state: str) -> str:
+    cause = STILL.get(state, "the neighbour is still there")
+    return f"it gets a few requests now and then, to see whether {cause}"
 
 
 def _share(share: Share, severity: float) -> str:

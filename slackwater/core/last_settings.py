@@ -50,7 +50,7 @@ def load_or_last(config: Path, state_dir: Path | None = None) -> ControllerSetti
     try:
         return load(config)
     except ConfigError as error:
-        for folder in [state_dir] if state_dir else state_dirs_of(config):
+        for folder in state_dirs_of(config, state_dir):
             try:
                 kept = msgspec.json.decode(bytes_of(folder / NAME), type=_Kept)
             except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -63,9 +63,11 @@ def load_or_last(config: Path, state_dir: Path | None = None) -> ControllerSetti
         raise
 
 
-def state_dirs_of(config: Path) -> list[Path]:
+def state_dirs_of(config: Path, state_dir: Path | None = None) -> list[Path]:
     """Where the state of a controller with this file may be, also if the file cannot be accepted: what it names, and
-    the usual folder."""
+    the usual folder. `state_dir`: a person has said where."""
+    if state_dir:
+        return [state_dir]
     named: object = None
     try:
         text = bytes_of(config).decode("utf-8-sig")

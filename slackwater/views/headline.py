@@ -112,6 +112,12 @@ def failing(rows: Sequence[Row]) -> tuple[float, list[Row]]:
     return share, [row for _, row in sorted(most, key=lambda server: -server[0])]
 
 
+def to_look_at(rows: Sequence[Row]) -> list[Row]:
+    """The servers whose error log is worth a look: those that fail well above their peers, or else those that fail
+    most."""
+    return [row for row in rows if row.peers_failed_share is not None] or failing(rows)[1]
+
+
 def _failing_in_words(rows: Sequence[Row]) -> str:
     """`12 of 100 requests fail, on all servers alike`, or on which ones; empty where too few fail."""
     share, worst = failing(rows)

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from slackwater.views.headline import failing
+from slackwater.views.headline import to_look_at
 from slackwater.views.pool import PoolStatus
 from slackwater.views.row import clock, listed
 
@@ -123,12 +123,7 @@ def standing(pools: Sequence[PoolStatus], error: str = "", has_journal: bool = T
         row.decided and row.weight != row.baseline for view in pools for row in view.rows
     ):
         result.todo = "`slackwater restore --all`, as weights are still lowered; then " + result.todo
-    servers = [
-        row.server
-        for view in pools
-        for row in [row for row in view.rows if row.peers_failed_share is not None] or failing(view.rows)[1]
-        if row.server
-    ]
+    servers = [row.server for view in pools for row in to_look_at(view.rows) if row.server]
     if servers and result.state in ("acting", "observing"):
         result.todo = f"look at the error log of {listed(servers)}: no neighbour is the cause."
     others = [_WORDS[kind].state for kind in kinds if kind != worst]

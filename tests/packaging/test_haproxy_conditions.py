@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from tests.support.ansible_files import module
 from tests.support.asked_haproxy import configured_weights, started
-from tests.support.edited_haproxy import PROXIES, edit, written
+from tests.support.edited_haproxy import LINE, PROXIES, edit, written
 from tests.support.real_haproxy import haproxy_program, needs_haproxy
 
 pytest.importorskip("ansible")
-LINE = "\tdefault-server weight 100  # added by Slackwater\n"
 SERVERS = " server a 192.0.2.1:80\n server b 192.0.2.2:80\n"
 
 

@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 
 from tests.support.ansible_files import module
 from tests.support.asked_haproxy import asked, configured_weights, started
-from tests.support.edited_haproxy import PROXIES, edit, written
+from tests.support.edited_haproxy import LINE, PROXIES, edit, written
 from tests.support.placed_case import placed_case
 from tests.support.real_haproxy import needs_haproxy
 
 pytest.importorskip("ansible")
-LINE = "\tdefault-server weight 100  # added by Slackwater\n"
 
 
 @pytest.fixture

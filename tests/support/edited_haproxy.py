@@ -12,6 +12,7 @@ from tests.support.ansible_files import ANSIBLE
 from tests.support.paths import ROOT
 from tests.support.real_haproxy import haproxy_program
 
+LINE = "\tdefault-server weight 100  # added by Slackwater\n"
 PROXIES = "defaults\n mode http\n timeout connect 2s\n timeout client 2s\n timeout server 2s\n"
 
 

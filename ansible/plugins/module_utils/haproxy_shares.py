@@ -8,17 +8,16 @@ from typing import NamedTuple
 try:
     from ansible_collections.slackwater.slackwater.plugins.module_utils.haproxy_configuration import (
         CONDITIONS,
+        PROXIES,
         SECTIONS,
         UNKNOWN,
         Started,
         rows_of,
     )
 except ImportError:  # started from the source tree
-    from haproxy_configuration import CONDITIONS, SECTIONS, UNKNOWN, Started, rows_of
+    from haproxy_configuration import CONDITIONS, PROXIES, SECTIONS, UNKNOWN, Started, rows_of
 
 MOST_WEIGHT = 256
-PROXIES = ("backend", "listen")
-"""The kinds of sections that have servers."""
 
 
 class Weight(NamedTuple):

@@ -43,6 +43,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 try:
     from ansible_collections.slackwater.slackwater.plugins.module_utils.haproxy_configuration import (
+        PROXIES,
         UNKNOWN,
         Section,
         Started,
@@ -59,7 +60,6 @@ try:
     )
     from ansible_collections.slackwater.slackwater.plugins.module_utils.haproxy_shares import (
         MOST_WEIGHT,
-        PROXIES,
         Site,
         advice,
         each_server,
@@ -69,6 +69,7 @@ try:
 except ImportError:  # started from the source tree
     sys.path.append(os.path.join(os.path.dirname(os.path.realpath(__file__)), "../module_utils"))
     from haproxy_configuration import (
+        PROXIES,
         UNKNOWN,
         Section,
         Started,
@@ -80,7 +81,7 @@ except ImportError:  # started from the source tree
         unix_path,
     )
     from haproxy_running import lost_by_a_reload, running_servers
-    from haproxy_shares import MOST_WEIGHT, PROXIES, Site, advice, each_server, in_words, same_shares
+    from haproxy_shares import MOST_WEIGHT, Site, advice, each_server, in_words, same_shares
 
 MARK = "# added by Slackwater"
 OURS = "slackwater-admin"

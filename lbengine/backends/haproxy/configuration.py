@@ -18,6 +18,8 @@ SECTIONS = (
     *("global", "defaults", "frontend", "backend", "listen", "peers", "resolvers", "userlist", "cache", "program"),
     *("mailers", "http-errors", "ring", "log-forward", "fcgi-app", "crt-store", "log-profile", "traces", "acme"),
 )
+PROXIES = ("backend", "listen")
+"""The kinds of sections that have servers."""
 SPACE = " \t\n\v\f\r"
 ESCAPED = {"n": "\n", "r": "\r", "t": "\t", " ": " ", "\\": "\\", "#": "#", "'": "'", '"': '"', "$": "$"}
 UNKNOWN = "\0"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slackwater.lbengine.backends.haproxy.configuration import (
+    PROXIES,
     in_folder,
     is_known,
     lines_of,
@@ -116,7 +117,7 @@ def _configuration(
     for kind, name, start, end in sections(rows):
         parent = rows[start][-1] if rows[start][-2:-1] == ["from"] else ""
         inherited = list(defaults.get(parent, [] if kind == "defaults" else last_defaults))
-        if kind in ("backend", "listen"):
+        if kind in PROXIES:
             before = configuration.backends.get(name)
             configuration.backends[name] = f"{before} or {places[start]}" if before else places[start]
         for number in range(start + 1, end):
@@ -126,7 +127,7 @@ def _configuration(
                     configuration.sockets.append(StatsSocket(_place(address, folder), level, places[number]))
             elif row[:1] == ["default-server"]:
                 inherited += row[1:]
-            elif kind in ("backend", "listen") and row and row[0] in SERVERS:
+            elif kind in PROXIES and row and row[0] in SERVERS:
                 first = SERVERS[row[0]]
                 if offset := MAPPED_PORT.search("".join(row[first - 1 : first])):
                     configuration.offsets.setdefault(name, {})[row[1]] = offset[1]

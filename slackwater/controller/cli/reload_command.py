@@ -59,7 +59,7 @@ def _plain(text: str) -> str:
 
 def _running(config_path: Path, state_dir: Path | None) -> tuple[Path, int]:
     """The folder and the pid of the `serve` that runs with this file. Raises ReloadError."""
-    folders = [state_dir] if state_dir else state_dirs_of(config_path)
+    folders = state_dirs_of(config_path, state_dir)
     for folder in folders:
         described = read_serve(folder) or {}
         pid = running_serve(str(folder))

@@ -134,12 +134,12 @@ def settings_for_restore(config: Path, folder: Path | None = None) -> Controller
     try:
         settings = last_settings.load_or_last(config, folder)
     except ConfigError as error:
-        for place in [folder] if folder else last_settings.state_dirs_of(config):
+        for place in last_settings.state_dirs_of(config, folder):
             if stored_in(place):
                 return ControllerSettings(pool=[], state_dir=str(place.absolute()))
         if folder:
             raise ConfigError(f"{error}; and {folder} has no stored weights") from None
         raise ConfigError(f"{error}; `--state-dir` names the controller's folder, if it is not the usual one") from None
-    if folder and not os.path.realpath(folder) == os.path.realpath(settings.state_dir):
+    if folder and os.path.realpath(folder) != os.path.realpath(settings.state_dir):
         raise ConfigError(f"{config}: its `state_dir` is {settings.state_dir}, not {folder}: leave out --state-dir")
     return settings
